@@ -1,0 +1,1 @@
+//! libknet_dpdk.so: the DPDK plug-in.

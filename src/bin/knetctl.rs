@@ -1,0 +1,3 @@
+//! knetctl: the operator's tool.
+
+fn main() {}

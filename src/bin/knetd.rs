@@ -1,0 +1,3 @@
+//! knetd: the host process of the data plane.
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! The protocol: frames in, segments out, bytes into rings.
+//!
+//! Owns demultiplexing, ARP, ICMP, the guard, flows, listeners, timers and smoltcp. May use `base`,
+//! `telemetry`, `config` types, the `device` traits. Runs on the lcore thread; one [`Stack`] per lcore.
+//! Invariant: every call is bounded, nothing blocks, time and randomness are arguments.
+
+mod api;
+
+pub use api::*;
