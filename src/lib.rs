@@ -16,9 +16,11 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod channel;
 pub mod device;
 pub mod errno;
 pub mod id;
+pub mod readiness;
 pub mod stack;
 pub mod telemetry;
 pub mod time;

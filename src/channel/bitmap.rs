@@ -1,0 +1,264 @@
+//! A two-level bitmap over object indices: doorbells, ready maps, held objects, taken indices.
+//!
+//! Leaf words first, then one summary bit per leaf word. Setting a bit that is set costs one atomic
+//! operation; finding the set bits costs one word per 4 096 objects.
+
+use super::sync::{AtomicU64, Ordering};
+
+/// A view of a two-level bitmap.
+#[derive(Clone, Copy, Debug)]
+pub struct Bitmap<'a> {
+    leaves: &'a [AtomicU64],
+    summary: &'a [AtomicU64],
+}
+
+impl<'a> Bitmap<'a> {
+    /// Sees `words` (leaf words, then summary words) as a bitmap of `leaves` leaf words.
+    ///
+    /// Returns None when there are too few summary words.
+    #[must_use]
+    pub fn new(words: &'a [AtomicU64], leaves: usize) -> Option<Self> {
+        let (leaves, summary) = words.split_at_checked(leaves)?;
+        (summary.len() >= leaves.len().div_ceil(64)).then_some(Self { leaves, summary })
+    }
+
+    /// Indices that fit.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        u32::try_from(self.leaves.len() * 64).unwrap_or(u32::MAX)
+    }
+
+    /// Whether no index fits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.leaves.is_empty()
+    }
+
+    /// Sets the bit of `index` (ignored when out of range); says whether it was clear.
+    ///
+    /// SeqCst: the writes before it are visible to who takes the bit, and it takes part in the sleep protocol.
+    pub fn set(&self, index: u32) -> bool {
+        let leaf = index as usize / 64;
+        let Some(word) = self.leaves.get(leaf) else {
+            return false;
+        };
+        let bit = 1 << (index % 64);
+        if word.fetch_or(bit, Ordering::SeqCst) & bit != 0 {
+            return false;
+        }
+        if let Some(summary) = self.summary.get(leaf / 64) {
+            summary.fetch_or(1 << (leaf % 64), Ordering::SeqCst);
+        }
+        true
+    }
+
+    /// Clears the bit of `index`; says whether it was set. The summary bit stays (it is a hint).
+    pub fn clear(&self, index: u32) -> bool {
+        let Some(word) = self.leaves.get(index as usize / 64) else {
+            return false;
+        };
+        let bit = 1 << (index % 64);
+        word.fetch_and(!bit, Ordering::SeqCst) & bit != 0
+    }
+
+    /// Whether the bit of `index` is set.
+    #[must_use]
+    pub fn has(&self, index: u32) -> bool {
+        self.leaves
+            .get(index as usize / 64)
+            .is_some_and(|word| word.load(Ordering::SeqCst) & (1 << (index % 64)) != 0)
+    }
+
+    /// Whether some bit may be set (a summary bit is).
+    #[must_use]
+    pub fn may_have_any(&self) -> bool {
+        self.summary
+            .iter()
+            .any(|word| word.load(Ordering::SeqCst) != 0)
+    }
+
+    /// Takes set bits out and visits them until `visit` says false (the bit it refused is set again).
+    ///
+    /// Begins at `from` and goes round once. The one taker of the doorbells is the lcore; a ready map
+    /// has several, each bit goes to one of them.
+    pub fn take(&self, from: u32, mut visit: impl FnMut(u32) -> bool) {
+        let words = self.summary.len();
+        if words == 0 {
+            return;
+        }
+        let start = (from as usize / 4_096) % words;
+        for step in 0..=words {
+            let at = (start + step) % words;
+            // The first word is visited twice: its part behind `from`, and last the part before.
+            let (low, high) = match step {
+                0 => (from as usize / 64 % 64, 64),
+                _ if step == words => (0, from as usize / 64 % 64),
+                _ => (0, 64),
+            };
+            if !self.take_word(at, low, high, &mut visit) {
+                return;
+            }
+        }
+    }
+
+    fn take_word(
+        &self,
+        at: usize,
+        low: usize,
+        high: usize,
+        visit: &mut impl FnMut(u32) -> bool,
+    ) -> bool {
+        let Some(summary) = self.summary.get(at) else {
+            return true;
+        };
+        let window = span(low, high);
+        if summary.load(Ordering::SeqCst) & window == 0 {
+            return true;
+        }
+        // Cleared before the leaves are looked at: who sets a leaf bit later sets it again.
+        let mut hints = summary.fetch_and(!window, Ordering::SeqCst) & window;
+        while hints != 0 {
+            let hint = hints.trailing_zeros() as usize;
+            hints &= hints - 1;
+            if !self.take_leaf(at * 64 + hint, visit) {
+                summary.fetch_or(hints | (1 << hint), Ordering::SeqCst);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn take_leaf(&self, leaf: usize, visit: &mut impl FnMut(u32) -> bool) -> bool {
+        let Some(word) = self.leaves.get(leaf) else {
+            return true;
+        };
+        let mut bits = word.swap(0, Ordering::SeqCst);
+        while bits != 0 {
+            let bit = bits.trailing_zeros();
+            let index = u32::try_from(leaf * 64).unwrap_or(u32::MAX) + bit;
+            if !visit(index) {
+                word.fetch_or(bits, Ordering::SeqCst);
+                return false;
+            }
+            bits &= bits - 1;
+        }
+        true
+    }
+
+    /// Sets the summary bit of every leaf that has bits: repairs what a killed setter left undone.
+    pub fn repair(&self) {
+        for (leaf, word) in self.leaves.iter().enumerate() {
+            if word.load(Ordering::SeqCst) != 0
+                && let Some(summary) = self.summary.get(leaf / 64)
+            {
+                summary.fetch_or(1 << (leaf % 64), Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Finds a clear bit below `end`, sets it and returns its index. Starts at `hint`.
+    pub fn claim(&self, hint: u32, end: u32) -> Option<u32> {
+        let leaves = (end as usize / 64).min(self.leaves.len());
+        let start = if leaves == 0 {
+            0
+        } else {
+            hint as usize / 64 % leaves
+        };
+        for step in 0..leaves {
+            let leaf = (start + step) % leaves;
+            let Some(word) = self.leaves.get(leaf) else {
+                continue;
+            };
+            let mut seen = word.load(Ordering::SeqCst);
+            while seen != u64::MAX {
+                let bit = seen.trailing_ones();
+                let before = word.fetch_or(1 << bit, Ordering::SeqCst);
+                if before & (1 << bit) == 0 {
+                    return u32::try_from(leaf * 64).ok().map(|base| base + bit);
+                }
+                seen = before;
+            }
+        }
+        None
+    }
+
+    /// Copies all bits into `other` (a fork gives the child what the parent holds).
+    pub fn copy_to(&self, other: &Bitmap<'_>) {
+        for (from, to) in self.leaves.iter().zip(other.leaves) {
+            to.store(from.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
+        other.repair();
+    }
+
+    /// Clears everything.
+    pub fn clear_all(&self) {
+        for word in self.leaves.iter().chain(self.summary) {
+            word.store(0, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Bits `low` to `high - 1`.
+fn span(low: usize, high: usize) -> u64 {
+    let below = |n: usize| if n >= 64 { u64::MAX } else { (1u64 << n) - 1 };
+    below(high) & !below(low)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn words(leaves: usize) -> Vec<AtomicU64> {
+        (0..leaves + leaves.div_ceil(64))
+            .map(|_| AtomicU64::new(0))
+            .collect()
+    }
+
+    #[test]
+    fn taking_goes_round_from_the_cursor_and_puts_back_what_was_refused() {
+        let memory = words(128);
+        let map = Bitmap::new(&memory, 128).unwrap();
+        for index in [5, 70, 4_095, 4_096, 8_191] {
+            assert!(map.set(index));
+            assert!(!map.set(index));
+        }
+        let mut seen = Vec::new();
+        map.take(4_000, |index| {
+            seen.push(index);
+            seen.len() < 4
+        });
+        assert_eq!(seen, [4_095, 4_096, 8_191, 5]);
+        let mut rest = Vec::new();
+        map.take(0, |index| {
+            rest.push(index);
+            true
+        });
+        assert_eq!(rest, [5, 70]);
+        assert!(!map.may_have_any());
+    }
+
+    #[test]
+    fn claims_are_unique_until_the_end() {
+        let memory = words(2);
+        let map = Bitmap::new(&memory, 2).unwrap();
+        let mut claimed: Vec<_> = (0..64).map(|_| map.claim(100, 64).unwrap()).collect();
+        claimed.sort_unstable();
+        assert_eq!(claimed, (0..64).collect::<Vec<_>>());
+        assert_eq!(map.claim(0, 64), None);
+    }
+
+    #[test]
+    fn a_setter_killed_half_way_is_repaired() {
+        let memory = words(64);
+        let map = Bitmap::new(&memory, 64).unwrap();
+        memory[3].store(1, Ordering::SeqCst);
+        map.take(0, |_| panic!("the summary does not know it yet"));
+        map.repair();
+        let mut seen = 0;
+        map.take(0, |index| {
+            seen = index;
+            true
+        });
+        assert_eq!(seen, 192);
+    }
+}

@@ -1,0 +1,401 @@
+//! The cells: plain structs of atomics, each line of 64 bytes written by one side.
+
+use super::mask::Mask;
+use super::owner::OwnerWord;
+use super::policy::PolicyPage;
+use super::sync::{AtomicU32, AtomicU64};
+
+/// Interest items inside an object cell; more go to [`Header::spill`].
+pub const INLINE_ITEMS: usize = 4;
+/// Interest items of the family beyond the inline ones.
+pub const SPILL_ITEMS: usize = 1_024;
+
+/// What an object is, in [`HostLine::kind`].
+pub mod kind {
+    /// Nobody uses the index.
+    pub const FREE: u32 = 0;
+    /// Listening.
+    pub const LISTENER: u32 = 1;
+    /// `connect` was asked for and has not ended.
+    pub const CONNECTING: u32 = 2;
+    /// Connected now or once; see the flags.
+    pub const STREAM: u32 = 3;
+    /// `listen` or `connect` failed, or the listener was shut; see `error`.
+    pub const FAILED: u32 = 4;
+}
+
+/// Bits of [`HostLine::flags`].
+pub mod flag {
+    /// The peer's FIN follows the byte before `rx_tail`.
+    pub const RX_FINISHED: u32 = 1;
+    /// Nothing can be sent any more (reset, timed out, aborted): EPIPE, or the pending error first.
+    pub const TX_BROKEN: u32 = 2;
+    /// The flow is over both ways: HUP.
+    pub const OVER: u32 = 4;
+    /// Our FIN was acknowledged.
+    pub const TX_FINISHED: u32 = 8;
+}
+
+/// What the program asks for in [`WishLine::operation`].
+pub mod operation {
+    /// Nothing.
+    pub const NONE: u32 = 0;
+    /// Listen on `local` with `backlog`. A second one changes the backlog.
+    pub const LISTEN: u32 = 1;
+    /// Connect to `remote`, from `local` where it is not zero.
+    pub const CONNECT: u32 = 2;
+}
+
+/// Bits of [`WishLine::shut`].
+pub mod shut {
+    /// `shutdown(SHUT_RD)`.
+    pub const READ: u32 = 1;
+    /// `shutdown(SHUT_WR)`: FIN after what is in the ring.
+    pub const WRITE: u32 = 2;
+}
+
+/// Written by the lcore, read by the program: the hot line of an object.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct HostLine {
+    /// Stream bytes received in order; for a listener: flows put into the accept queue.
+    pub rx_tail: AtomicU64,
+    /// Stream bytes that the lcore has taken out of the transmit ring.
+    pub tx_head: AtomicU64,
+    /// Stream bytes that the peer has acknowledged.
+    pub tx_acked: AtomicU64,
+    /// Raised at each event that Linux would wake a waiter for; edge-triggered epoll compares it.
+    pub edge: AtomicU32,
+    /// See [`kind`].
+    pub kind: AtomicU32,
+    /// See [`flag`].
+    pub flags: AtomicU32,
+    /// Pending SO_ERROR as an errno; the program swaps it to 0.
+    pub error: AtomicU32,
+    /// The last `wish` that was carried out or refused (then with `answer`).
+    pub answered: AtomicU32,
+    /// 0, or the errno of the refusal.
+    pub answer: AtomicU32,
+    /// Bytes of the transmit ring that have memory behind them, from its start.
+    pub tx_backed: AtomicU32,
+    /// Raised when the index is freed; entries made before are stale.
+    pub generation: AtomicU32,
+}
+
+/// Written by program threads: reading.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct ReadLine {
+    /// Stream bytes that the program has read; for a listener: flows accepted.
+    pub rx_head: AtomicU64,
+    /// SO_RCVTIMEO in microseconds; 0 = none.
+    pub rcvtimeo_us: AtomicU64,
+    /// SO_SNDTIMEO in microseconds; 0 = none.
+    pub sndtimeo_us: AtomicU64,
+    /// SO_RCVLOWAT in bytes; 0 = 1.
+    pub rcvlowat: AtomicU32,
+    /// O_NONBLOCK and its kin of the open file description (the F_SETFL bits).
+    pub status_flags: AtomicU32,
+    /// FIFO of the epoll interest items: the owner that changes them.
+    pub items_owner: OwnerWord,
+    /// Non-zero when some interest of this object is in [`Header::spill`].
+    pub spilled: AtomicU32,
+}
+
+/// Written by program threads: writing. See [`super::byte_ring`].
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct WriteLine {
+    /// Stream bytes published to the lcore.
+    pub tx_tail: AtomicU64,
+    /// Stream bytes reserved by the owner; `tx_tail` follows when they are copied.
+    pub tx_reserved: AtomicU64,
+    /// Stream position that lies at ring offset 0.
+    pub tx_origin: AtomicU64,
+    /// Who may reserve.
+    pub tx_owner: OwnerWord,
+    /// Set when a writer found no room; the lcore clears it and raises an edge when a third is free.
+    pub want_room: AtomicU32,
+    /// See [`shut`].
+    pub shut: AtomicU32,
+}
+
+/// Written by the host when the object is made, and facts that change slowly.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct FactLine {
+    /// Our IPv4 address, as a number in host order.
+    pub local_address: AtomicU32,
+    /// Our port.
+    pub local_port: AtomicU32,
+    /// The peer's IPv4 address.
+    pub remote_address: AtomicU32,
+    /// The peer's port.
+    pub remote_port: AtomicU32,
+    /// [`crate::stack::FlowState`] as a number.
+    pub tcp_state: AtomicU32,
+    /// Smoothed round-trip time in microseconds.
+    pub srtt_us: AtomicU32,
+    /// Segments sent again.
+    pub retransmits: AtomicU32,
+    /// Segment size towards the peer in bytes.
+    pub mss: AtomicU32,
+    /// For a flow made by a listener: that listener's object index.
+    pub listener: AtomicU32,
+}
+
+/// Written by the program: what it wants of the host. Rung in by the doorbell.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct WishLine {
+    /// Raised with each new wish, after the fields below are written.
+    pub wish: AtomicU32,
+    /// See [`operation`].
+    pub operation: AtomicU32,
+    /// Backlog as given to listen().
+    pub backlog: AtomicU32,
+    /// Local IPv4 address in host order; 0 = any.
+    pub local_address: AtomicU32,
+    /// Local port; 0 = any.
+    pub local_port: AtomicU32,
+    /// Peer's IPv4 address.
+    pub remote_address: AtomicU32,
+    /// Peer's port.
+    pub remote_port: AtomicU32,
+    /// Linger on (bit 31) and its seconds (bits 0 to 30), read by the host when the last holder closes.
+    pub linger: AtomicU32,
+}
+
+/// Written by the program: socket options. Rung in by the doorbell after `changed` is raised.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct OptionLine {
+    /// Raised with each change.
+    pub changed: AtomicU32,
+    /// See [`option`].
+    pub bits: AtomicU32,
+    /// TCP_KEEPIDLE in seconds; 0 = default.
+    pub keepidle_s: AtomicU32,
+    /// TCP_KEEPINTVL in seconds; 0 = default.
+    pub keepintvl_s: AtomicU32,
+    /// TCP_KEEPCNT; 0 = default.
+    pub keepcnt: AtomicU32,
+    /// TCP_USER_TIMEOUT in milliseconds; 0 = default.
+    pub user_timeout_ms: AtomicU32,
+    /// SO_RCVBUF as the kernel reports it; 0 = default.
+    pub rcvbuf: AtomicU32,
+    /// SO_SNDBUF as the kernel reports it; 0 = default.
+    pub sndbuf: AtomicU32,
+    /// TCP_MAXSEG; 0 = default.
+    pub max_segment: AtomicU32,
+    /// IP_TOS.
+    pub tos: AtomicU32,
+    /// IP_TTL; 0 = default.
+    pub ttl: AtomicU32,
+}
+
+/// Bits of [`OptionLine::bits`].
+pub mod option {
+    /// TCP_NODELAY.
+    pub const NODELAY: u32 = 1;
+    /// SO_KEEPALIVE.
+    pub const KEEPALIVE: u32 = 2;
+    /// TCP_CORK.
+    pub const CORK: u32 = 4;
+    /// SO_REUSEADDR.
+    pub const REUSEADDR: u32 = 8;
+    /// SO_REUSEPORT.
+    pub const REUSEPORT: u32 = 16;
+}
+
+/// Written by the program, read by the host at each edge: whom to tell.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct WatchLine {
+    /// Epolls that hold the object.
+    pub epolls: Mask,
+    /// Slots that sleep on the object itself (a blocking call, poll, select).
+    pub slots: Mask,
+}
+
+/// One registration of an object in an epoll, as epoll_ctl gave it.
+///
+/// Free while `epoll` is 0; claimed by compare-and-swap to [`item::CLAIMED`].
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Item {
+    /// Epoll index plus 1 (bits 0 to 15) and the low 16 bits of its generation (bits 16 to 31).
+    pub epoll: AtomicU32,
+    /// The descriptor it was added under.
+    pub fd: AtomicU32,
+    /// EPOLLIN and so on with ET, ONESHOT; 0 after a one-shot fired.
+    pub events: AtomicU32,
+    /// The edge that was reported last.
+    pub seen_edge: AtomicU32,
+    /// The program's data.
+    pub data: AtomicU64,
+}
+
+/// Values of [`Item::epoll`] that are not an epoll.
+pub mod item {
+    /// Nobody's.
+    pub const FREE: u32 = 0;
+    /// Being filled in.
+    pub const CLAIMED: u32 = 0xffff;
+}
+
+/// An interest item that found no place in its object's cell.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct SpillItem {
+    /// Object index.
+    pub object: AtomicU32,
+    /// The object's generation.
+    pub generation: AtomicU32,
+    /// The interest.
+    pub item: Item,
+}
+
+/// A listener or a flow.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct ObjectCell {
+    /// Host writes.
+    pub host: HostLine,
+    /// Program writes.
+    pub read: ReadLine,
+    /// Program writes.
+    pub write: WriteLine,
+    /// Host writes, seldom.
+    pub fact: FactLine,
+    /// Program writes, seldom.
+    pub wish: WishLine,
+    /// Program writes, seldom.
+    pub option: OptionLine,
+    /// Program writes, seldom.
+    pub watch: WatchLine,
+    /// Program writes, seldom.
+    pub items: [Item; INLINE_ITEMS],
+}
+
+/// A thread that sleeps. It is woken through an eventfd that it has sent to the host.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct SlotCell {
+    /// Process id (bits 32 to 63) and thread id (bits 0 to 31) of the user; 0 = free.
+    pub user: AtomicU64,
+    /// 1 while it sleeps or is about to; who swaps it to 0 writes the eventfd.
+    pub sleeping: AtomicU32,
+    /// Raised when another thread takes the slot.
+    pub generation: AtomicU32,
+}
+
+/// An epoll instance of the family.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct EpollCell {
+    /// Slots that sleep in epoll_wait on it.
+    pub slots: Mask,
+    /// 0 = free; else how many processes hold it (kept exact by [`ProcCell::epolls`]).
+    pub used: AtomicU32,
+    /// Raised when it is freed.
+    pub generation: AtomicU32,
+    /// Kernel descriptors registered in the kernel epoll, so that an empty one is never asked.
+    pub kernel_items: AtomicU32,
+    /// Where the next collection begins, for fairness (an object index).
+    pub cursor: AtomicU32,
+}
+
+/// Values of [`ProcCell::state`].
+pub mod process {
+    /// Nobody's.
+    pub const FREE: u32 = 0;
+    /// Reserved by a parent about to fork.
+    pub const FORKING: u32 = 1;
+    /// A living process.
+    pub const LIVE: u32 = 2;
+}
+
+/// A process of the family; its held objects are a bitmap of its own ([`super::layout::Layout::held_at`]).
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct ProcCell {
+    /// Epolls that the process holds.
+    pub epolls: Mask,
+    /// See [`process`].
+    pub state: AtomicU32,
+    /// Its process id (its parent's while FORKING).
+    pub pid: AtomicU32,
+}
+
+/// Values of [`Header::host_state`].
+pub mod host_state {
+    /// Attached, no device yet.
+    pub const IDLE: u32 = 1;
+    /// The lcore runs.
+    pub const RUNNING: u32 = 2;
+    /// Gone, or about to go: every object is reset.
+    pub const DEAD: u32 = 3;
+}
+
+/// The first pages of control memory.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Header {
+    /// [`super::MAGIC`].
+    pub magic: AtomicU32,
+    /// [`super::ABI`].
+    pub abi: AtomicU32,
+    /// Bytes of this struct.
+    pub size: AtomicU32,
+    /// See [`super::layout::Layout`].
+    pub objects: AtomicU32,
+    /// See [`super::layout::Layout`].
+    pub rx_ring_bytes: AtomicU32,
+    /// See [`super::layout::Layout`].
+    pub tx_ring_bytes: AtomicU32,
+    /// Process id of the host.
+    pub host_pid: AtomicU32,
+    /// See [`host_state`].
+    pub host_state: AtomicU32,
+    /// The lcore's own line.
+    pub lcore: LcoreLine,
+    /// Epolls whose sleepers the program asks the host to wake.
+    pub kicks: KickLine,
+    /// What the program side must know of the config.
+    pub policy: PolicyPage,
+    /// Interest items beyond the inline ones.
+    pub spill: [SpillItem; SPILL_ITEMS],
+}
+
+/// Whether the lcore sleeps: rung bells must then also write its eventfd.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct LcoreLine {
+    /// 1 while the lcore sleeps or is about to; who swaps it to 0 writes the host's eventfd.
+    pub sleeping: AtomicU32,
+}
+
+/// See [`Header::kicks`].
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct KickLine {
+    /// One bit an epoll.
+    pub epolls: Mask,
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<HostLine>() == 64);
+    assert!(size_of::<ReadLine>() == 64);
+    assert!(size_of::<WriteLine>() == 64);
+    assert!(size_of::<FactLine>() == 64);
+    assert!(size_of::<WishLine>() == 64);
+    assert!(size_of::<OptionLine>() == 64);
+    assert!(size_of::<WatchLine>() == 64);
+    assert!(size_of::<Item>() == 24);
+    assert!(size_of::<ObjectCell>() == 576);
+    assert!(size_of::<SlotCell>() == 64);
+    assert!(size_of::<EpollCell>() == 64);
+    assert!(size_of::<ProcCell>() == 64);
+};

@@ -1,0 +1,233 @@
+//! Where things lie in control and receive memory.
+
+use core::mem::size_of;
+
+use super::cell::{EpollCell, Header, ObjectCell, ProcCell, SlotCell};
+
+/// Sleeping threads of a family that can be woken by name.
+pub const SLOTS: u32 = 256;
+/// Epoll instances of a family that can watch accelerated sockets.
+pub const EPOLLS: u32 = 256;
+/// Processes of a family that can hold objects at the same time.
+pub const PROCS: u32 = 256;
+/// Objects of a family at least and at most.
+pub const OBJECTS_MIN: u32 = 4_096;
+/// See [`OBJECTS_MIN`].
+pub const OBJECTS_MAX: u32 = 1 << 21;
+/// The unit in which a program maps ring memory.
+pub const PIECE_BYTES: u64 = 64 << 20;
+/// A page.
+pub const PAGE_BYTES: u64 = 4_096;
+
+/// The layout of one family's memory, derived from three numbers that the host chooses.
+///
+/// The lower half of the object indices is handed out by the program (listeners, outgoing flows), the upper half by
+/// the host (accepted flows).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// Object cells; a power of two.
+    pub objects: u32,
+    /// Bytes of a receive ring; a power of two.
+    pub rx_ring_bytes: u32,
+    /// Bytes of a transmit ring; a power of two.
+    pub tx_ring_bytes: u32,
+}
+
+impl Layout {
+    /// A layout for `flows` connections at most.
+    #[must_use]
+    pub fn for_flows(flows: u32, rx_ring_bytes: u32, tx_ring_bytes: u32) -> Self {
+        let objects = flows.saturating_mul(2).clamp(OBJECTS_MIN, OBJECTS_MAX);
+        Self {
+            objects: objects
+                .checked_next_power_of_two()
+                .unwrap_or(OBJECTS_MAX)
+                .min(OBJECTS_MAX),
+            rx_ring_bytes: ring(rx_ring_bytes),
+            tx_ring_bytes: ring(tx_ring_bytes),
+        }
+    }
+
+    /// Whether the numbers are ones that [`Layout::for_flows`] can make (the program checks the header with it).
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.objects.is_power_of_two()
+            && (OBJECTS_MIN..=OBJECTS_MAX).contains(&self.objects)
+            && self.rx_ring_bytes == ring(self.rx_ring_bytes)
+            && self.tx_ring_bytes == ring(self.tx_ring_bytes)
+    }
+
+    /// First object index that the host hands out.
+    #[must_use]
+    pub const fn first_host_object(&self) -> u32 {
+        self.objects / 2
+    }
+
+    /// Leaf words of a bitmap over all objects.
+    #[must_use]
+    pub const fn object_words(&self) -> usize {
+        self.objects as usize / 64
+    }
+
+    /// Leaf and summary words of a two-level bitmap over all objects.
+    #[must_use]
+    pub const fn map_words(&self) -> usize {
+        self.object_words() + self.object_words().div_ceil(64)
+    }
+
+    const fn map_bytes(&self) -> u64 {
+        page_up(self.map_words() as u64 * 8)
+    }
+
+    /// Offset of the slot cells.
+    #[must_use]
+    pub const fn slots_at(&self) -> u64 {
+        page_up(size_of::<Header>() as u64)
+    }
+
+    /// Offset of the epoll cells.
+    #[must_use]
+    pub const fn epolls_at(&self) -> u64 {
+        page_up(self.slots_at() + SLOTS as u64 * size_of::<SlotCell>() as u64)
+    }
+
+    /// Offset of the process cells.
+    #[must_use]
+    pub const fn procs_at(&self) -> u64 {
+        page_up(self.epolls_at() + EPOLLS as u64 * size_of::<EpollCell>() as u64)
+    }
+
+    /// Offset of the doorbell bitmap.
+    #[must_use]
+    pub const fn doorbells_at(&self) -> u64 {
+        page_up(self.procs_at() + PROCS as u64 * size_of::<ProcCell>() as u64)
+    }
+
+    /// Offset of the bitmap of object indices that the program has handed out.
+    #[must_use]
+    pub const fn taken_at(&self) -> u64 {
+        self.doorbells_at() + self.map_bytes()
+    }
+
+    /// Offset of the ready bitmap of an epoll.
+    #[must_use]
+    pub const fn ready_at(&self, epoll: u32) -> u64 {
+        self.taken_at() + self.map_bytes() * (1 + epoll as u64)
+    }
+
+    /// Offset of the bitmap of objects that a process holds.
+    #[must_use]
+    pub const fn held_at(&self, process: u32) -> u64 {
+        self.ready_at(EPOLLS) + self.map_bytes() * process as u64
+    }
+
+    /// Offset of the object cells.
+    #[must_use]
+    pub const fn objects_at(&self) -> u64 {
+        self.held_at(PROCS)
+    }
+
+    /// Bytes of the tables: everything in control memory before the transmit rings.
+    #[must_use]
+    pub const fn table_bytes(&self) -> u64 {
+        piece_up(self.objects_at() + self.objects as u64 * size_of::<ObjectCell>() as u64)
+    }
+
+    /// Offset of an object's transmit ring in control memory.
+    #[must_use]
+    pub const fn tx_ring_at(&self, object: u32) -> u64 {
+        self.table_bytes() + self.tx_ring_bytes as u64 * object as u64
+    }
+
+    /// Bytes of control memory.
+    #[must_use]
+    pub const fn control_bytes(&self) -> u64 {
+        piece_up(self.tx_ring_at(self.objects))
+    }
+
+    /// Offset of an object's receive ring in receive memory.
+    #[must_use]
+    pub const fn rx_ring_at(&self, object: u32) -> u64 {
+        self.rx_ring_bytes as u64 * object as u64
+    }
+
+    /// Bytes of receive memory.
+    #[must_use]
+    pub const fn receive_bytes(&self) -> u64 {
+        piece_up(self.rx_ring_at(self.objects))
+    }
+}
+
+/// A ring size: a power of two from 4 KiB to 64 MiB.
+fn ring(bytes: u32) -> u32 {
+    bytes.clamp(4_096, 64 << 20).next_power_of_two()
+}
+
+const fn page_up(bytes: u64) -> u64 {
+    bytes.div_ceil(PAGE_BYTES) * PAGE_BYTES
+}
+
+const fn piece_up(bytes: u64) -> u64 {
+    bytes.div_ceil(PIECE_BYTES) * PIECE_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_do_not_overlap_and_rings_never_cross_a_piece() {
+        for flows in [1, 4_096, 60_000, 1_000_000, u32::MAX] {
+            let layout = Layout::for_flows(flows, 256 << 10, 64 << 10);
+            assert!(layout.is_valid());
+            let marks = [
+                0,
+                layout.slots_at(),
+                layout.epolls_at(),
+                layout.procs_at(),
+                layout.doorbells_at(),
+                layout.taken_at(),
+                layout.ready_at(0),
+                layout.ready_at(EPOLLS - 1),
+                layout.held_at(0),
+                layout.held_at(PROCS - 1),
+                layout.objects_at(),
+                layout.table_bytes(),
+            ];
+            assert!(marks.is_sorted());
+            for object in [0, 1, layout.objects - 1] {
+                let ring = layout.tx_ring_at(object);
+                assert_eq!(
+                    ring / PIECE_BYTES,
+                    (ring + u64::from(layout.tx_ring_bytes) - 1) / PIECE_BYTES
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_forged_layout_is_refused() {
+        let good = Layout::for_flows(10, 1 << 18, 1 << 16);
+        assert!(
+            !Layout {
+                objects: 5_000,
+                ..good
+            }
+            .is_valid()
+        );
+        assert!(
+            !Layout {
+                objects: 1 << 30,
+                ..good
+            }
+            .is_valid()
+        );
+        assert!(
+            !Layout {
+                rx_ring_bytes: 100,
+                ..good
+            }
+            .is_valid()
+        );
+    }
+}

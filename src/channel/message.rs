@@ -1,0 +1,162 @@
+//! Messages on the control socket (AF_UNIX, SOCK_SEQPACKET): hand-shake and what needs a descriptor.
+//!
+//! A message is a fixed head of four numbers and a text; descriptors ride along (SCM_RIGHTS). Requests
+//! with a reply (`Hello`, `Open`) are made by one thread at a time under the attach lock; all others have none.
+
+use super::{ABI, MAGIC};
+
+/// Bytes of the text at most.
+pub const TEXT_BYTES: usize = 3_072;
+/// Bytes of the head.
+pub const HEAD_BYTES: usize = 24;
+/// Descriptors with one message at most.
+pub const DESCRIPTORS_MAX: usize = 4;
+
+/// What a message means. Numbers in `a` and `b`, descriptors in brackets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Kind {
+    /// Program: attach. `a` = size of the header struct, `b` = process id; text = build version, newline, config path,
+    /// newline, program path, newline, absolute path of the frame; [the open config file].
+    Hello = 1,
+    /// Host: `a` = process cell of the program, `b` = process id of the host; [control memory, receive memory (read-only),
+    /// eventfd that wakes the lcore].
+    Welcome,
+    /// Host: cannot serve; text = the line for the operator. `a` = errno class, `b` = 1: the config says to refuse
+    /// (`on_error: "fail"`).
+    Fault,
+    /// Program: open the device now.
+    Open,
+    /// Host: the device is open and the lcore runs.
+    Opened,
+    /// Program: slot `a` is woken through [eventfd].
+    Waiter,
+    /// Program: a fork comes; process cell `a` will speak on [socket].
+    Fork,
+    /// Child: process cell `a` is process `b`.
+    Child,
+}
+
+impl Kind {
+    fn from_number(number: u32) -> Option<Self> {
+        [
+            Self::Hello,
+            Self::Welcome,
+            Self::Fault,
+            Self::Open,
+            Self::Opened,
+            Self::Waiter,
+            Self::Fork,
+            Self::Child,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u32 == number)
+    }
+}
+
+/// A message without its descriptors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Message<'a> {
+    /// What it means.
+    pub kind: Kind,
+    /// First number.
+    pub a: u32,
+    /// Second number.
+    pub b: u32,
+    /// Text, not terminated.
+    pub text: &'a str,
+}
+
+/// Why bytes are no message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MessageError {
+    /// Not ours at all.
+    Foreign,
+    /// Another ABI: that number.
+    Abi(u32),
+}
+
+impl<'a> Message<'a> {
+    /// A message without text.
+    #[must_use]
+    pub const fn new(kind: Kind, a: u32, b: u32) -> Self {
+        Self {
+            kind,
+            a,
+            b,
+            text: "",
+        }
+    }
+
+    /// Writes the message into `out` and returns its bytes, the text cut to [`TEXT_BYTES`].
+    #[must_use]
+    pub fn emit<'b>(&self, out: &'b mut [u8; HEAD_BYTES + TEXT_BYTES]) -> &'b [u8] {
+        let mut text_len = self.text.len().min(TEXT_BYTES);
+        while !self.text.is_char_boundary(text_len) {
+            text_len -= 1;
+        }
+        let len = u32::try_from(text_len).unwrap_or(0);
+        let words = [MAGIC, ABI, self.kind as u32, self.a, self.b, len];
+        for (place, word) in out.chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        if let (Some(to), Some(from)) = (
+            out.get_mut(HEAD_BYTES..HEAD_BYTES + text_len),
+            self.text.as_bytes().get(..text_len),
+        ) {
+            to.copy_from_slice(from);
+        }
+        out.get(..HEAD_BYTES + text_len).unwrap_or(&[])
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// [`MessageError::Abi`] when the peer was built from another version of the contract.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, MessageError> {
+        let word = |n: usize| {
+            let place = bytes.get(n * 4..n * 4 + 4)?;
+            Some(u32::from_le_bytes(place.try_into().ok()?))
+        };
+        let all = || Some((word(0)?, word(1)?, word(2)?, word(3)?, word(4)?, word(5)?));
+        let (magic, abi, kind, a, b, len) = all().ok_or(MessageError::Foreign)?;
+        if magic != MAGIC {
+            return Err(MessageError::Foreign);
+        }
+        if abi != ABI {
+            return Err(MessageError::Abi(abi));
+        }
+        let kind = Kind::from_number(kind).ok_or(MessageError::Foreign)?;
+        let text = bytes
+            .get(HEAD_BYTES..HEAD_BYTES + len as usize)
+            .ok_or(MessageError::Foreign)?;
+        let text = core::str::from_utf8(text).map_err(|_| MessageError::Foreign)?;
+        Ok(Self { kind, a, b, text })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_survives_the_wire_and_a_foreign_one_does_not() {
+        let message = Message {
+            kind: Kind::Fault,
+            a: 7,
+            b: 1,
+            text: "no device",
+        };
+        let mut buffer = [0; HEAD_BYTES + TEXT_BYTES];
+        let bytes = message.emit(&mut buffer).to_vec();
+        assert_eq!(Message::parse(&bytes), Ok(message));
+        for len in 0..bytes.len() {
+            assert!(Message::parse(&bytes[..len]).is_err());
+        }
+        let mut other = bytes.clone();
+        other[4] = 200;
+        assert!(matches!(Message::parse(&other), Err(MessageError::Abi(_))));
+        other[0] = 0;
+        assert_eq!(Message::parse(&other), Err(MessageError::Foreign));
+    }
+}

@@ -1,0 +1,255 @@
+//! Readiness: what is true of an object, and how a sleeper learns that it changed.
+//!
+//! Owns the event bits, their meaning after tcp_poll of Linux, and the sleep protocol. May use `base`,
+//! `telemetry`, `channel`. Any program thread and the lcore. Invariant: a wake-up is never lost.
+//!
+//! The sleep protocol, both directions (Dekker's, all SeqCst):
+//!
+//! | sleeper | waker |
+//! |---|---|
+//! | `sleeping = 1`, add the slot to the mask | write the state |
+//! | read the state again; if it is ready, do not sleep | read the mask |
+//! | sleep on the eventfd | `sleeping.swap(0) == 1`: write the eventfd |
+//! | remove the slot, `sleeping = 0` | |
+
+use crate::channel::byte_ring;
+use crate::channel::cell::{ObjectCell, flag, kind, shut};
+use crate::channel::map::Control;
+use crate::channel::sync::{Ordering, fence};
+
+/// Event bits, with the values of poll(2) and epoll(7).
+pub mod event {
+    /// POLLIN.
+    pub const IN: u32 = 0x001;
+    /// POLLPRI.
+    pub const PRI: u32 = 0x002;
+    /// POLLOUT.
+    pub const OUT: u32 = 0x004;
+    /// POLLERR.
+    pub const ERR: u32 = 0x008;
+    /// POLLHUP.
+    pub const HUP: u32 = 0x010;
+    /// POLLNVAL.
+    pub const NVAL: u32 = 0x020;
+    /// POLLRDNORM.
+    pub const RDNORM: u32 = 0x040;
+    /// POLLWRNORM.
+    pub const WRNORM: u32 = 0x100;
+    /// POLLRDHUP.
+    pub const RDHUP: u32 = 0x2000;
+}
+
+/// Bytes that can be read at once; never more than the ring.
+#[must_use]
+pub fn readable_bytes(cell: &ObjectCell) -> u64 {
+    let head = cell.read.rx_head.load(Ordering::Acquire);
+    cell.host
+        .rx_tail
+        .load(Ordering::Acquire)
+        .saturating_sub(head)
+}
+
+/// Whether poll would report writable: a third of the send buffer is free (sk_stream_is_writeable).
+#[must_use]
+pub fn is_writable(cell: &ObjectCell, tx_ring_bytes: u32) -> bool {
+    let free = byte_ring::writable(&cell.host, &cell.write, tx_ring_bytes);
+    let backed = cell
+        .host
+        .tx_backed
+        .load(Ordering::Acquire)
+        .min(tx_ring_bytes);
+    free.saturating_mul(3) >= u64::from(backed) && free > 0
+}
+
+/// The event bits of an object now, as tcp_poll gives them (Linux net/ipv4/tcp.c).
+///
+/// When it is not writable the cell is marked so that the lcore raises an edge once it is.
+#[must_use]
+pub fn bits(cell: &ObjectCell, tx_ring_bytes: u32) -> u32 {
+    let what = cell.host.kind.load(Ordering::Acquire);
+    if what == kind::LISTENER {
+        return if readable_bytes(cell) > 0 {
+            event::IN | event::RDNORM
+        } else {
+            0
+        };
+    }
+    let mut bits = 0;
+    // Flags before positions: a FIN seen is behind all its bytes.
+    let flags = cell.host.flags.load(Ordering::Acquire);
+    let shut = cell.write.shut.load(Ordering::Relaxed);
+    let over = flags & flag::OVER != 0 || what == kind::FAILED;
+    let read_shut = over || flags & flag::RX_FINISHED != 0 || shut & shut::READ != 0;
+    let write_shut = over || flags & flag::TX_BROKEN != 0 || shut & shut::WRITE != 0;
+    if over || (read_shut && write_shut) {
+        bits |= event::HUP;
+    }
+    if read_shut {
+        bits |= event::IN | event::RDNORM | event::RDHUP;
+    }
+    if what != kind::CONNECTING {
+        let low = u64::from(cell.read.rcvlowat.load(Ordering::Relaxed).max(1));
+        if readable_bytes(cell) >= low {
+            bits |= event::IN | event::RDNORM;
+        }
+        if write_shut || writable_or_asked(cell, tx_ring_bytes) {
+            bits |= event::OUT | event::WRNORM;
+        }
+    }
+    if cell.host.error.load(Ordering::Acquire) != 0 {
+        bits |= event::ERR;
+    }
+    bits
+}
+
+/// Whether it is writable; if not, asks the lcore for an edge, and looks again.
+fn writable_or_asked(cell: &ObjectCell, tx_ring_bytes: u32) -> bool {
+    if is_writable(cell, tx_ring_bytes) {
+        return true;
+    }
+    cell.write.want_room.store(1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    is_writable(cell, tx_ring_bytes)
+}
+
+/// Host side: tells everybody who watches object `index` that it changed. The new state is already written. `wake` is called
+/// for each slot that sleeps.
+pub fn alert(control: &Control, index: u32, mut wake: impl FnMut(u32)) {
+    let Some(cell) = control.object(index) else {
+        return;
+    };
+    cell.host.edge.fetch_add(1, Ordering::SeqCst);
+    // Pairs with the fence of a sleeper: it sees the state, or we see its mask bit.
+    fence(Ordering::SeqCst);
+    cell.watch.epolls.for_each(|epoll| {
+        if let Some(ready) = control.ready(epoll) {
+            ready.set(index);
+        }
+        wake_epoll(control, epoll, &mut wake);
+    });
+    cell.watch
+        .slots
+        .for_each(|slot| wake_slot(control, slot, &mut wake));
+}
+
+/// Host side: wakes everybody who sleeps on epoll `epoll`.
+pub fn wake_epoll(control: &Control, epoll: u32, mut wake: impl FnMut(u32)) {
+    if let Some(cell) = control.epoll(epoll) {
+        cell.slots
+            .for_each(|slot| wake_slot(control, slot, &mut wake));
+    }
+}
+
+fn wake_slot(control: &Control, slot: u32, wake: &mut impl FnMut(u32)) {
+    if let Some(cell) = control.slot(slot)
+        && cell.sleeping.load(Ordering::SeqCst) == 1
+        && cell.sleeping.swap(0, Ordering::SeqCst) == 1
+    {
+        wake(slot);
+    }
+}
+
+/// Program side: rings the doorbell of `index`; says whether the lcore sleeps and its eventfd must be written.
+#[must_use]
+pub fn ring_doorbell(control: &Control, index: u32) -> bool {
+    if let Some(bells) = control.doorbells() {
+        bells.set(index);
+    }
+    lcore_must_be_woken(control)
+}
+
+/// Program side: asks the host to wake whoever sleeps on `epoll` (after ADD or MOD of a ready object); says whether the lcore
+/// must be woken.
+#[must_use]
+pub fn kick_epoll(control: &Control, epoll: u32) -> bool {
+    control.header().kicks.epolls.add(epoll);
+    lcore_must_be_woken(control)
+}
+
+fn lcore_must_be_woken(control: &Control) -> bool {
+    fence(Ordering::SeqCst);
+    let lcore = &control.header().lcore;
+    lcore.sleeping.load(Ordering::SeqCst) == 1 && lcore.sleeping.swap(0, Ordering::SeqCst) == 1
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::channel::layout::Layout;
+
+    const RING: u32 = 4_096;
+
+    fn stream() -> ObjectCell {
+        let cell = ObjectCell::default();
+        cell.host.kind.store(kind::STREAM, Ordering::Relaxed);
+        cell.host.tx_backed.store(RING, Ordering::Relaxed);
+        cell
+    }
+
+    #[test]
+    fn bits_are_those_of_tcp_poll() {
+        use event::{ERR, HUP, IN, OUT, RDHUP, RDNORM, WRNORM};
+        let cell = stream();
+        assert_eq!(bits(&cell, RING), OUT | WRNORM);
+        cell.host.rx_tail.store(1, Ordering::Relaxed);
+        assert_eq!(bits(&cell, RING), IN | RDNORM | OUT | WRNORM);
+        cell.read.rcvlowat.store(2, Ordering::Relaxed);
+        assert_eq!(bits(&cell, RING), OUT | WRNORM);
+        cell.host.flags.store(flag::RX_FINISHED, Ordering::Relaxed);
+        assert_eq!(bits(&cell, RING), IN | RDNORM | RDHUP | OUT | WRNORM);
+        cell.write.shut.store(shut::WRITE, Ordering::Relaxed);
+        assert_eq!(bits(&cell, RING), IN | RDNORM | RDHUP | OUT | WRNORM | HUP);
+        cell.host.error.store(104, Ordering::Relaxed);
+        assert_eq!(bits(&cell, RING) & ERR, ERR);
+        let connecting = ObjectCell::default();
+        connecting
+            .host
+            .kind
+            .store(kind::CONNECTING, Ordering::Relaxed);
+        assert_eq!(bits(&connecting, RING), 0);
+        connecting.host.kind.store(kind::FAILED, Ordering::Relaxed);
+        connecting.host.error.store(111, Ordering::Relaxed);
+        assert_eq!(
+            bits(&connecting, RING),
+            IN | RDNORM | RDHUP | OUT | WRNORM | HUP | ERR
+        );
+    }
+
+    #[test]
+    fn a_full_ring_asks_for_room_and_is_writable_from_a_third() {
+        let cell = stream();
+        cell.write
+            .tx_reserved
+            .store(u64::from(RING), Ordering::Relaxed);
+        cell.write.tx_tail.store(u64::from(RING), Ordering::Relaxed);
+        assert_eq!(bits(&cell, RING), 0);
+        assert_eq!(cell.write.want_room.load(Ordering::Relaxed), 1);
+        cell.host
+            .tx_head
+            .store(u64::from(RING / 3), Ordering::Relaxed);
+        assert_eq!(bits(&cell, RING), 0);
+        cell.host
+            .tx_head
+            .store(u64::from(RING / 3 + 1), Ordering::Relaxed);
+        assert_eq!(bits(&cell, RING), event::OUT | event::WRNORM);
+    }
+
+    #[test]
+    fn only_sleepers_are_woken_and_only_once() {
+        let (control, _fd) = Control::create(Layout::for_flows(1, RING, RING)).unwrap();
+        control.object(1).unwrap().watch.epolls.add(3);
+        control.object(1).unwrap().watch.slots.add(9);
+        control.epoll(3).unwrap().slots.add(4);
+        control.slot(4).unwrap().sleeping.store(1, Ordering::SeqCst);
+        control.slot(9).unwrap().sleeping.store(1, Ordering::SeqCst);
+        let mut woken = Vec::new();
+        alert(&control, 1, |slot| woken.push(slot));
+        alert(&control, 1, |slot| woken.push(slot));
+        assert_eq!(woken, [4, 9]);
+        assert!(control.ready(3).unwrap().has(1));
+        assert_eq!(
+            control.object(1).unwrap().host.edge.load(Ordering::Relaxed),
+            2
+        );
+    }
+}
