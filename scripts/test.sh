@@ -82,7 +82,7 @@ t0() {
   check "lints" cargo clippy --workspace --all-targets --quiet -- -D warnings
   check "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
   check "scripts parse" bash -c 'for file in scripts/*.sh .ci/run; do bash -n "$file" || exit 1; done'
-  cargo_tests "unit and architecture tests" cargo test --no-fail-fast --quiet --lib --bins --tests
+  cargo_tests "unit and architecture tests" cargo test --no-fail-fast --quiet --lib --bins --tests -- --show-output
   if [ -f tests/loom.rs ] || grep -rqs 'loom_' src/channel src/readiness*; then
     cargo_tests "model checks (loom)" env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --release --quiet --lib loom_
   fi
