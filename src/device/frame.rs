@@ -17,6 +17,8 @@ impl Frame {
     /// An empty frame whose buffer holds `capacity` bytes.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
+        #[cfg(test)]
+        MADE.set(MADE.get() + 1);
         Self {
             buffer: vec![0; capacity].into_boxed_slice(),
             used: 0,
@@ -128,4 +130,10 @@ pub(super) fn lend(frames: &mut [Frame], deliver: &mut dyn FnMut(&mut [RxFrame<'
         deliver(burst);
     }
     count
+}
+
+#[cfg(test)]
+std::thread_local! {
+    /// Frames that this thread made, to see that a steady state makes none.
+    pub(super) static MADE: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
 }

@@ -20,8 +20,16 @@ fn number(frame: &Frame) -> u32 {
     u32::from_be_bytes(frame.bytes().try_into().expect("four bytes"))
 }
 
-/// Pushes numbered frames 10 us apart, polls every `poll_every` frames, and returns what came out when.
-fn trace(config: FaultConfig, poll_every: u32) -> (Vec<(u64, u32)>, FaultCounts) {
+/// What came out when, and the counts.
+type Trace = (Vec<(u64, u32)>, FaultCounts);
+
+/// Pushes numbered frames 10 us apart and polls every `poll_every` frames.
+fn trace(config: FaultConfig, poll_every: u32) -> Trace {
+    spaced(config, poll_every, 10)
+}
+
+/// The same, `spacing` microseconds apart.
+fn spaced(config: FaultConfig, poll_every: u32, spacing: u64) -> Trace {
     let mut line = FaultLine::new(config, 64);
     let mut seen = Vec::new();
     let mut now = Instant::ZERO;
@@ -37,7 +45,7 @@ fn trace(config: FaultConfig, poll_every: u32) -> (Vec<(u64, u32)>, FaultCounts)
         }
     };
     for index in 0..FRAMES {
-        now = Instant::from_micros(u64::from(index) * 10);
+        now = Instant::from_micros(u64::from(index) * spacing);
         let frame = numbered(&mut line, index);
         line.push(now, frame);
         if index % poll_every == 0 {
@@ -199,6 +207,12 @@ fn the_same_seed_gives_the_same_trace_and_another_does_not() {
         assert_eq!(first, trace(config, 1), "seed {seed}");
         // How often the line is polled changes nothing but when the reader looks.
         assert_eq!(first, trace(config, 17), "seed {seed}");
+        // So far apart, most held frames run out of time instead of being overtaken.
+        assert_eq!(
+            spaced(config, 1, 400),
+            spaced(config, 17, 400),
+            "seed {seed}"
+        );
         let other = FaultConfig {
             seed: seed.wrapping_add(1),
             ..config

@@ -62,8 +62,6 @@ pub(super) struct Link {
     epoll: OwnedFd,
     listener: Option<Listener>,
     peer: Option<Peer>,
-    /// Came while the peer had hung up but still had frames for us.
-    successor: Option<OwnedFd>,
     /// When to try again, or to look whether the file is still ours.
     next_tend: Instant,
     pause: Duration,
@@ -114,7 +112,6 @@ impl Link {
             epoll,
             listener: None,
             peer: None,
-            successor: None,
             next_tend: Instant::ZERO,
             pause: RETRY_MIN,
             told: None,
@@ -370,33 +367,23 @@ impl Link {
                 return;
             }
         };
-        match &self.peer {
-            None => self.succeed(socket),
-            Some(peer) if peer.has_hung_up() => self.successor = Some(socket),
-            Some(_) => {
-                if !self.told_refusal {
-                    crate::warn!(
-                        "knet_unix path={} a third host was turned away",
-                        self.path.display()
-                    );
-                    self.told_refusal = true;
-                }
+        if self.peer.is_none() {
+            if let Err(errno) = self.adopt(socket) {
+                crate::warn!("knet_unix path={} peer lost: {errno}", self.path.display());
             }
-        }
-    }
-
-    fn succeed(&mut self, socket: OwnedFd) {
-        if let Err(errno) = self.adopt(socket) {
-            crate::warn!("knet_unix path={} peer lost: {errno}", self.path.display());
+        } else if !self.told_refusal {
+            crate::warn!(
+                "knet_unix path={} a third host was turned away",
+                self.path.display()
+            );
+            self.told_refusal = true;
         }
     }
 
     /// The peer is gone and all its frames were received.
     fn lost(&mut self, now: Instant) {
         let proved = self.peer.take().is_some_and(|peer| peer.proved);
-        if let Some(socket) = self.successor.take() {
-            self.succeed(socket);
-        } else if proved || self.listener.is_some() {
+        if proved || self.listener.is_some() {
             self.pause = RETRY_MIN;
             self.next_tend = now;
         } else {
@@ -428,21 +415,6 @@ impl Drop for Link {
 impl Listener {
     fn is_at(&self, path: &Path) -> bool {
         rustix::fs::lstat(path).is_ok_and(|status| (status.st_dev, status.st_ino) == self.file)
-    }
-}
-
-impl Peer {
-    fn has_hung_up(&self) -> bool {
-        use rustix::event::{PollFd, PollFlags};
-        let mut set = [PollFd::new(&self.socket, PollFlags::RDHUP)];
-        let at_once = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // An error here can only be EINTR; the peer then counts as there.
-        let _ = rustix::event::poll(&mut set, Some(&at_once));
-        let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;
-        set.iter().any(|entry| entry.revents().intersects(gone))
     }
 }
 
