@@ -4,7 +4,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fd::BorrowedFd;
 
 use super::*;
 use crate::device::fault::Random;
@@ -89,11 +88,10 @@ impl Host {
     }
 
     /// Whether the wait descriptor is readable now.
-    #[allow(unsafe_code)]
     fn is_woken(&self) -> bool {
-        let raw = self.rx.wait_fd().expect("a descriptor");
-        // SAFETY: the descriptor belongs to the queue, which is borrowed for as long as this is used.
-        let fd = unsafe { BorrowedFd::borrow_raw(raw) };
+        let link = self.device.shared.link();
+        let fd = link.wait_fd();
+        assert_eq!(self.rx.wait_fd(), Some(fd.as_raw_fd()));
         let mut set = [PollFd::new(&fd, PollFlags::IN)];
         let at_once = rustix::time::Timespec {
             tv_sec: 0,
