@@ -35,6 +35,10 @@ pub enum Kind {
     Fork,
     /// Child: process cell `a` is process `b`.
     Child,
+    /// Tool: counters, please (instead of `Hello`).
+    Stats,
+    /// Host: text = one `name value` line a counter.
+    Report,
 }
 
 impl Kind {
@@ -48,6 +52,8 @@ impl Kind {
             Self::Waiter,
             Self::Fork,
             Self::Child,
+            Self::Stats,
+            Self::Report,
         ]
         .into_iter()
         .find(|kind| *kind as u32 == number)
