@@ -83,6 +83,10 @@ t0() {
   check "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
   check "scripts parse" bash -c 'for file in scripts/*.sh .ci/run; do bash -n "$file" || exit 1; done'
   cargo_tests "unit and architecture tests" cargo test --no-fail-fast --quiet --lib --bins --tests -- --show-output
+  check "debug build" cargo build --workspace --quiet
+  for file in bad_input preload conformance; do
+    [ -x "tests/apps/$file.py" ] && script_tests "$file" "tests/apps/$file.py"
+  done
   if [ -f tests/loom.rs ] || grep -rqs 'loom_' src/channel src/readiness*; then
     cargo_tests "model checks (loom)" env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --release --quiet --lib loom_
   fi
@@ -97,7 +101,7 @@ t1() {
 t2() {
   if [ "$(id -u)" != 0 ]; then skip "T2" "needs root for network namespaces"; return; fi
   check "release build" cargo build --release --workspace --quiet
-  for file in tests/apps/*.py; do [ -x "$file" ] && script_tests "$(basename "$file")" "$file"; done
+  for file in redis web; do script_tests "$file" "tests/apps/$file.py"; done
 }
 
 declare -A budget=([T0]=900 [T1]=180 [T2]=900)
