@@ -20,6 +20,7 @@ pub mod config;
 pub mod device;
 pub mod errno;
 pub mod id;
+pub mod preflight;
 pub mod stack;
 pub mod telemetry;
 pub mod time;
