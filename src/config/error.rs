@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use super::settings::OnError;
+
 /// A place in the file, both counted from 1; the column counts characters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Position {
@@ -75,6 +77,8 @@ pub struct Faults {
     pub faults: Vec<Fault>,
     /// What else was noticed on the way.
     pub remarks: Vec<Remark>,
+    /// `common.on_error`, when that key itself could be read, else the default.
+    pub on_error: OnError,
 }
 
 impl Faults {
@@ -90,6 +94,7 @@ impl Faults {
                 advice: advice.to_owned(),
             }],
             remarks: Vec::new(),
+            on_error: OnError::Kernel,
         }
     }
 

@@ -71,6 +71,7 @@ pub fn load_bytes(path: &str, bytes: &[u8]) -> Result<Config, Faults> {
         file: path.to_owned(),
         faults,
         remarks: Vec::new(),
+        on_error: OnError::Kernel,
     })?;
     resolve::resolve(path, bytes, &root, faults)
 }

@@ -55,11 +55,17 @@ pub(super) fn resolve(
     let order = |at: Option<_>| (at.is_none(), at);
     faults.sort_by_key(|fault| order(fault.at));
     remarks.sort_by_key(|remark| order(remark.at));
+    let on_error = if raw.common.on_error.value == "fail" {
+        OnError::Fail
+    } else {
+        OnError::Kernel
+    };
     let (Some(port), true) = (port, faults.is_empty()) else {
         return Err(Faults {
             file: file.to_owned(),
             faults,
             remarks,
+            on_error,
         });
     };
     let seconds = |field: &Field<i64>| Duration::from_secs(u64::from(number::<u32>(field)));
@@ -73,11 +79,7 @@ pub(super) fn resolve(
             "DEBUG" => Level::Debug,
             _ => Level::Warn,
         },
-        on_error: if raw.common.on_error.value == "fail" {
-            OnError::Fail
-        } else {
-            OnError::Kernel
-        },
+        on_error,
         on_host_lost: if raw.common.on_host_lost.value == "wait" {
             OnHostLost::Wait
         } else {

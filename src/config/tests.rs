@@ -591,6 +591,20 @@ fn a_policy_covers_what_it_lists() {
 }
 
 #[test]
+fn a_faulty_file_still_says_what_to_do_about_it() {
+    let refuse = |text: &str| load(text).unwrap_err().on_error;
+    assert_eq!(refuse(r#"{"common": {"on_error": "Fail"}}"#), OnError::Fail);
+    assert_eq!(
+        refuse(r#"{"common": {"on_error": "panic"}}"#),
+        OnError::Kernel
+    );
+    assert_eq!(
+        refuse(r#"{"common": {"on_error": "fail"}"#),
+        OnError::Kernel
+    );
+}
+
+#[test]
 fn paths_that_are_no_file() {
     let folder = std::env::temp_dir();
     assert!(
