@@ -98,11 +98,28 @@ impl Faults {
         }
     }
 
-    /// All faults on one line, as the program's one line on descriptor 2 shows them.
+    /// The faults on one line, as the program's one line on descriptor 2 shows them; after [`LINE_FAULTS_MAX`] of
+    /// them only how many more there are.
     #[must_use]
     pub fn one_line(&self) -> String {
-        let faults: Vec<String> = self.faults.iter().map(ToString::to_string).collect();
-        format!("{}: {}", self.file, faults.join("; "))
+        let shown = self
+            .faults
+            .iter()
+            .take(LINE_FAULTS_MAX)
+            .map(ToString::to_string);
+        let mut parts: Vec<String> = shown.collect();
+        if let Some(more) = self
+            .faults
+            .len()
+            .checked_sub(LINE_FAULTS_MAX)
+            .filter(|more| *more > 0)
+        {
+            parts.push(format!(
+                "and {more} more, which knetctl check {} shows",
+                self.file
+            ));
+        }
+        format!("{}: {}", self.file, parts.join("; "))
     }
 }
 
@@ -121,3 +138,22 @@ impl fmt::Display for Faults {
 }
 
 impl core::error::Error for Faults {}
+
+/// Faults that [`Faults::one_line`] spells out.
+pub const LINE_FAULTS_MAX: usize = 16;
+
+/// A piece of the file as it may be shown: no control character, and cut when long.
+pub(super) fn shown(text: &str) -> String {
+    let mut shown = String::new();
+    for c in text.chars().take(60) {
+        if c.is_control() {
+            shown.extend(c.escape_unicode());
+        } else {
+            shown.push(c);
+        }
+    }
+    if text.chars().nth(60).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}

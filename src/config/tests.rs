@@ -605,6 +605,24 @@ fn a_faulty_file_still_says_what_to_do_about_it() {
 }
 
 #[test]
+fn a_hostile_file_cannot_spoil_the_log() {
+    let text = r#"{"in\nter\u001b[31mface": {}, "b\u0007": 1}"#;
+    let line = load(text).unwrap_err().one_line();
+    assert!(!line.chars().any(char::is_control), "{line:?}");
+    let keys: Vec<String> = (0..5_000).map(|key| format!("\"k{key}\":1")).collect();
+    let many = load(&format!("{{{}}}", keys.join(","))).unwrap_err();
+    assert_eq!(many.faults.len(), 5_002);
+    assert!(many.one_line().len() < 4_096 && many.one_line().contains("and 4986 more"));
+    let long = load(&format!(
+        "{{\"{}\": {}}}",
+        "x".repeat(20_000),
+        "9".repeat(20_000)
+    ))
+    .unwrap_err();
+    assert!(long.one_line().len() < 1_024, "{}", long.one_line());
+}
+
+#[test]
 fn paths_that_are_no_file() {
     let folder = std::env::temp_dir();
     assert!(

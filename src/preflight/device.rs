@@ -215,9 +215,10 @@ fn check_link(link: &Link, config: &Config, report: &mut Report) {
 }
 
 fn check_mac(link: &Link, config: &Config, report: &mut Report) {
-    if let (Some(wanted), Some(real)) = (config.network.mac, link.mac)
-        && wanted != real
-    {
+    let (Some(wanted), Some(real)) = (config.network.mac, link.mac) else {
+        return;
+    };
+    if wanted != real {
         let text: Vec<String> = real.iter().map(|byte| format!("{byte:02x}")).collect();
         let what = format!("not the MAC of {}", link.name);
         report.warning(

@@ -120,7 +120,7 @@ fn a_pci_port_that_is_not_ready() {
     let kernel = Pci {
         driver: Some("ixgbe".to_owned()),
         interfaces: vec!["eth2".to_owned()],
-        ..unbound.clone()
+        ..unbound
     };
     error(
         &config,
