@@ -17,10 +17,15 @@
 #![warn(missing_docs)]
 
 pub mod channel;
+pub mod config;
 pub mod device;
 pub mod errno;
 pub mod id;
+pub mod preflight;
 pub mod readiness;
 pub mod stack;
 pub mod telemetry;
 pub mod time;
+
+/// The version of this build: the package's, and the commit when it was built from a checkout.
+pub const BUILD_VERSION: &str = env!("KNET_BUILD_VERSION");
