@@ -50,6 +50,8 @@ pub struct Machine {
 pub struct Pci {
     /// It is there.
     pub present: bool,
+    /// Its class code: base class, subclass, interface.
+    pub class: Option<u32>,
     /// The kernel driver it is bound to.
     pub driver: Option<String>,
     /// It is in an IOMMU group.
@@ -148,6 +150,9 @@ impl Pci {
             fs::read_to_string(root.join("sys/module/vfio/parameters/enable_unsafe_noiommu_mode"));
         Self {
             present: folder.is_dir(),
+            class: fs::read_to_string(folder.join("class"))
+                .ok()
+                .and_then(|text| u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()),
             driver: name(folder.join("driver")),
             iommu: name(folder.join("iommu_group")).is_some(),
             unsafe_noiommu: noiommu.is_ok_and(|text| matches!(text.trim(), "Y" | "1")),
@@ -236,6 +241,7 @@ mod tests {
         }
         fs::write(node.join("free_hugepages"), "3\n").expect("file");
         fs::write(device.join("numa_node"), "1\n").expect("file");
+        fs::write(device.join("class"), "0x020000\n").expect("file");
         symlink("../../drivers/ixgbe", device.join("driver")).expect("link");
         let bdf = Bdf::parse("0000:04:00.0").expect("bdf");
         let pci = Pci::read(&root, bdf);
@@ -243,7 +249,10 @@ mod tests {
             (pci.present, pci.driver.as_deref(), pci.iommu, pci.node),
             (true, Some("ixgbe"), false, Some(1))
         );
-        assert_eq!(pci.interfaces, ["eth9"]);
+        assert_eq!(
+            (pci.interfaces, pci.class),
+            (vec!["eth9".to_owned()], Some(0x02_0000))
+        );
         assert_eq!(hugepages(&root), [6 << 20, 0]);
         assert!(!Pci::read(&root, Bdf { device: 1, ..bdf }).present);
         let group = root.join("sys/fs/cgroup/a");

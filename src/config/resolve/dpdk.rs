@@ -11,8 +11,18 @@ use crate::id::CpuId;
 const CPUS_LIMIT: u32 = 320;
 
 impl Cross {
-    pub(super) fn dpdk(&mut self, raw: &raw::Dpdk, stack: &raw::ProtoStack) -> Dpdk {
-        let cores = self.cores(&raw.core_list_global);
+    pub(super) fn dpdk(
+        &mut self,
+        raw: &raw::Dpdk,
+        stack: &raw::ProtoStack,
+        cothread: bool,
+    ) -> Dpdk {
+        // K-NET does not read the list then, so that anything may stand there.
+        let cores = if cothread {
+            None
+        } else {
+            self.cores(&raw.core_list_global)
+        };
         let mut workers: u32 = number(&stack.max_worker_num);
         if let Some(cores) = &cores {
             let count = u32::try_from(cores.len()).unwrap_or(u32::MAX);

@@ -44,7 +44,11 @@ pub(super) fn resolve(
     let (mode, run) = cross.run(&raw.common);
     let offload = cross.offload(&raw.hw_offload);
     let buffers = cross.buffers(&raw.proto_stack);
-    let dpdk = cross.dpdk(&raw.dpdk, &raw.proto_stack);
+    let dpdk = cross.dpdk(
+        &raw.dpdk,
+        &raw.proto_stack,
+        raw.common.cothread_enable.value == 1,
+    );
 
     let Cross {
         mut faults,

@@ -32,6 +32,10 @@ impl Cross {
                 advice: "keep one of bdf_nums, netdev, vdevs".to_owned(),
             });
         }
+        if raw.exclusive.value && raw.netdev.value.is_empty() {
+            self.remarks
+                .push(raw.exclusive.remark("has no effect without netdev"));
+        }
         let bdf = self.bdf(raw);
         let vdev = self.vdev(&raw.vdevs.value);
         if !raw.netdev.value.is_empty() {
