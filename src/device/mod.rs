@@ -7,6 +7,9 @@
 //! A port is opened as one queue pair per lcore, split into a receive half and a transmit half so that
 //! a reply can be written while a received frame is still being looked at.
 
+pub mod plugin;
+pub mod plugin_abi;
+
 use crate::errno::Errno;
 use crate::time::Instant;
 
