@@ -399,7 +399,8 @@ fn plan(
 ) -> Result<Plan, Failure> {
     let mtu = u16::try_from(args.mtu)
         .map_err(|_| Failure::new(-22, format!("{title}: an MTU of {} is too large", args.mtu)))?;
-    let above = info.max_mtu != 0 && mtu > info.max_mtu;
+    let most = largest_mtu(info);
+    let above = mtu > most;
     let mtu_by_kernel = above && driver == "net_af_packet";
     if above && !mtu_by_kernel {
         return Err(Failure::new(
@@ -455,6 +456,17 @@ fn plan(
         tx_offloads: tx,
         interrupts: !own_socket,
     })
+}
+
+/// The largest MTU that the driver takes. One that names none (af_packet) still bounds the frame.
+fn largest_mtu(info: &sys::rte_eth_dev_info) -> u16 {
+    if info.max_mtu != 0 && info.max_mtu != u16::MAX {
+        return info.max_mtu;
+    }
+    match info.max_rx_pktlen {
+        0 | u32::MAX => u16::MAX,
+        frame => u16::try_from(frame.saturating_sub(14 + 4)).unwrap_or(u16::MAX),
+    }
 }
 
 /// Ethernet header, VLAN tag and FCS.

@@ -191,7 +191,7 @@ impl PluginDevice {
             queues: number(config.queues),
             rx_ring_entries: config.rx_ring_entries,
             tx_ring_entries: config.tx_ring_entries,
-            pool_mbufs: config.pool_mbufs,
+            pool_mbufs: config.mbufs(),
             mbuf_room: number(config.mbuf_room()),
             large_mbufs: number(config.large_mbufs()),
             large_room: number(eal::LARGE_ROOM),
@@ -210,7 +210,7 @@ impl PluginDevice {
         let rc = unsafe { (plugin.table.start)(&raw const start, &raw mut facts, &raw mut text) };
         if rc != 0 {
             let reason = until_nul(&text.bytes);
-            return Err(error(format!("device {name}: {reason}")));
+            return Err(error(format!("device {}: {reason}", config.port)));
         }
         Ok(Self {
             port: Arc::new(Port {

@@ -248,8 +248,8 @@ fn a_missing_interface_is_one_clear_line() {
     in_own_process("a_missing_interface_is_one_clear_line", true, || {
         let config = config(PortSelector::Vdev(vdev_for_netdev("gone0")));
         let error = PluginDevice::open(&config).unwrap_err().message;
-        assert!(error.starts_with("device net_af_packet0: "), "{error}");
-        assert!(error.contains("gone0"), "DPDK's own reason is missing: {error}");
+        assert!(error.starts_with("device net_af_packet0,iface=gone0"), "{error}");
+        assert!(error.contains("SIOCGIFINDEX"), "DPDK's own reason is missing: {error}");
         assert!(!error.contains('\n'), "{error}");
         let again = PluginDevice::open(&config).unwrap_err().message;
         assert!(again.contains("only once"), "a second start after a failure: {again}");

@@ -13,6 +13,14 @@ pub enum PortSelector {
     Vdev(String),
 }
 
+impl core::fmt::Display for PortSelector {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Bdf(text) | Self::Vdev(text) => out.write_str(text),
+        }
+    }
+}
+
 /// How to open a DPDK port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PluginConfig {
@@ -107,6 +115,17 @@ impl PluginConfig {
             .max(ring_frame)
     }
 
+    /// Buffers in the pool. af_xdp takes 2048 a queue for its fill ring before it receives anything.
+    pub(super) fn mbufs(&self) -> u32 {
+        match &self.port {
+            PortSelector::Vdev(vdev) if vdev.starts_with("net_af_xdp") => {
+                let queues = u32::try_from(self.queues).unwrap_or(u32::MAX);
+                self.pool_mbufs.max(queues.saturating_mul(2 * XDP_FILL_MBUFS))
+            }
+            _ => self.pool_mbufs,
+        }
+    }
+
     /// Buffers for super-frames; none when neither TSO nor LRO is wanted.
     pub(super) fn large_mbufs(&self) -> usize {
         if self.want_tso || self.want_lro {
@@ -119,7 +138,7 @@ impl PluginConfig {
     /// Megabytes that EAL needs: about 2.5 KiB for a usual buffer, and its own tables.
     #[must_use]
     pub fn memory_mb(&self) -> usize {
-        let pool = (self.pool_mbufs as usize).saturating_mul(self.mbuf_room() + MBUF_OVERHEAD);
+        let pool = (self.mbufs() as usize).saturating_mul(self.mbuf_room() + MBUF_OVERHEAD);
         let large = self
             .large_mbufs()
             .saturating_mul(LARGE_ROOM + MBUF_OVERHEAD);
@@ -174,6 +193,8 @@ const DEFAULT_ROOM: usize = 2048;
 const MBUF_OVERHEAD: usize = 512;
 /// Bytes of a super-frame; the segment length of an mbuf has 16 bits.
 pub(super) const LARGE_ROOM: usize = 32 * 1024;
+/// ETH_AF_XDP_DFLT_NUM_DESCS of the driver.
+const XDP_FILL_MBUFS: u32 = 2048;
 /// Buffers for super-frames, a queue.
 const LARGE_MBUFS: usize = 128;
 /// What EAL and a driver need apart from the buffers.
@@ -461,6 +482,9 @@ mod tests {
         assert_eq!(config.memory_mb(), 58);
         config.want_tso = true;
         assert_eq!(config.memory_mb(), 64);
+        let mut xdp = vdev("net_af_xdp0,iface=v0");
+        xdp.pool_mbufs = 1;
+        assert_eq!((xdp.mbufs(), xdp.memory_mb()), (4096, 18));
         config.pool_mbufs = u32::MAX;
         config.mtu = usize::MAX / 2;
         assert!(config.memory_mb() > 1 << 40);
