@@ -19,13 +19,16 @@ impl Peer {
         let (tell, told) = channel();
         std::thread::spawn(move || {
             leave();
-            tell.send(rustix::thread::gettid().as_raw_nonzero()).unwrap();
+            tell.send(rustix::thread::gettid().as_raw_nonzero())
+                .unwrap();
             for job in todo {
                 job();
             }
         });
         let thread = told.recv().unwrap().to_string();
-        ip(&["link", "add", ours, "type", "veth", "peer", "name", theirs, "netns", &thread]);
+        ip(&[
+            "link", "add", ours, "type", "veth", "peer", "name", theirs, "netns", &thread,
+        ]);
         ip(&["link", "set", ours, "addrgenmode", "none"]);
         ip(&["link", "set", ours, "up"]);
         let peer = Self { jobs, end: theirs };
@@ -38,7 +41,9 @@ impl Peer {
     /// Calls `job` on the peer's thread and waits for it.
     pub(crate) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
         let (tell, told) = channel();
-        self.jobs.send(Box::new(move || tell.send(job()).unwrap())).unwrap();
+        self.jobs
+            .send(Box::new(move || tell.send(job()).unwrap()))
+            .unwrap();
         told.recv().expect("the peer's thread lives")
     }
 
@@ -70,20 +75,39 @@ fn leave() {
 pub(crate) fn ip(arguments: &[&str]) {
     let output = Command::new("ip").args(arguments).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ip {}: {errors}", arguments.join(" "));
+    assert!(
+        output.status.success(),
+        "ip {}: {errors}",
+        arguments.join(" ")
+    );
 }
 
 /// The MAC address of an interface of this thread's namespace.
 pub(crate) fn mac_of(name: &str) -> [u8; 6] {
-    let output = Command::new("ip").args(["-o", "link", "show", "dev", name]).output().unwrap();
+    let output = Command::new("ip")
+        .args(["-o", "link", "show", "dev", name])
+        .output()
+        .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    let mac = text.split("link/ether ").nth(1).expect("a MAC address").split(' ').next().unwrap();
-    let bytes: Vec<u8> = mac.split(':').map(|hex| u8::from_str_radix(hex, 16).unwrap()).collect();
+    let mac = text
+        .split("link/ether ")
+        .nth(1)
+        .expect("a MAC address")
+        .split(' ')
+        .next()
+        .unwrap();
+    let bytes: Vec<u8> = mac
+        .split(':')
+        .map(|hex| u8::from_str_radix(hex, 16).unwrap())
+        .collect();
     bytes.try_into().unwrap()
 }
 
 pub(crate) fn send_udp(to: &str, payload: &[u8]) {
-    std::net::UdpSocket::bind("0.0.0.0:0").unwrap().send_to(payload, to).unwrap();
+    std::net::UdpSocket::bind("0.0.0.0:0")
+        .unwrap()
+        .send_to(payload, to)
+        .unwrap();
 }
 
 /// The kernel knows AF_XDP sockets.

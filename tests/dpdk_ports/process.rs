@@ -32,7 +32,11 @@ pub(crate) fn in_own_process(name: &str, root: bool, case: impl FnOnce()) {
     for line in errors.lines().filter(|line| line.starts_with("skipped:")) {
         writeln!(std::io::stderr(), "{line}").unwrap();
     }
-    assert!(output.status.success(), "{name}: {}\n{text}\n{errors}", output.status);
+    assert!(
+        output.status.success(),
+        "{name}: {}\n{text}\n{errors}",
+        output.status
+    );
     assert!(text.contains("1 passed"), "{name} did not run:\n{text}");
 }
 
@@ -42,7 +46,9 @@ pub(crate) fn skip(reason: &str) {
 }
 
 fn missing(root: bool) -> Option<&'static str> {
-    let found = Command::new("pkg-config").args(["--exists", "libdpdk"]).status();
+    let found = Command::new("pkg-config")
+        .args(["--exists", "libdpdk"])
+        .status();
     if !found.is_ok_and(|status| status.success()) {
         return Some("no DPDK on this machine (libdpdk-dev)");
     }
@@ -54,7 +60,12 @@ fn missing(root: bool) -> Option<&'static str> {
 
 /// The folder with the build's products.
 fn products() -> PathBuf {
-    std::env::current_exe().unwrap().parent().and_then(Path::parent).unwrap().to_path_buf()
+    std::env::current_exe()
+        .unwrap()
+        .parent()
+        .and_then(Path::parent)
+        .unwrap()
+        .to_path_buf()
 }
 
 /// The plug-in of this build.
@@ -65,17 +76,24 @@ pub(crate) fn plugin() -> PathBuf {
 /// `cargo test` of the root package does not build the plug-in.
 fn build_plugin() {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "-p", "dpdk"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo
+        .args(["build", "--quiet", "-p", "dpdk"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
-    assert!(cargo.status().unwrap().success(), "the plug-in does not build");
+    assert!(
+        cargo.status().unwrap().success(),
+        "the plug-in does not build"
+    );
 }
 
 /// The CPUs that this thread may use.
 pub(crate) fn allowed_cpus() -> Vec<usize> {
     let set = rustix::thread::sched_getaffinity(None).unwrap();
-    (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+    (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|cpu| set.is_set(*cpu))
+        .collect()
 }
 
 pub(crate) fn first_cpu() -> u32 {
@@ -87,7 +105,10 @@ pub(crate) fn readable(fd: i32, ms: i64) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     // SAFETY: the device under test keeps the descriptor open.
     let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
-    let limit = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+    let limit = Timespec {
+        tv_sec: ms / 1000,
+        tv_nsec: ms % 1000 * 1_000_000,
+    };
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     poll(&mut fds, Some(&limit)).unwrap() > 0
 }

@@ -2,7 +2,9 @@
 
 /// The EtherType, or 0 of a runt.
 pub(crate) fn ether_type(frame: &[u8]) -> u16 {
-    frame.get(12..14).map_or(0, |two| u16::from_be_bytes([two[0], two[1]]))
+    frame
+        .get(12..14)
+        .map_or(0, |two| u16::from_be_bytes([two[0], two[1]]))
 }
 
 fn ethernet(to: [u8; 6], from: [u8; 6], kind: u16) -> Vec<u8> {
@@ -14,7 +16,11 @@ fn ethernet(to: [u8; 6], from: [u8; 6], kind: u16) -> Vec<u8> {
 }
 
 fn arp(operation: u8, from: ([u8; 6], [u8; 4]), to: ([u8; 6], [u8; 4])) -> Vec<u8> {
-    let mut frame = ethernet(if operation == 1 { [0xff; 6] } else { to.0 }, from.0, 0x0806);
+    let mut frame = ethernet(
+        if operation == 1 { [0xff; 6] } else { to.0 },
+        from.0,
+        0x0806,
+    );
     frame.extend([0, 1, 8, 0, 6, 4, 0, operation]);
     frame.extend(from.0);
     frame.extend(from.1);

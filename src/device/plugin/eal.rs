@@ -120,7 +120,8 @@ impl PluginConfig {
         match &self.port {
             PortSelector::Vdev(vdev) if vdev.starts_with("net_af_xdp") => {
                 let queues = u32::try_from(self.queues).unwrap_or(u32::MAX);
-                self.pool_mbufs.max(queues.saturating_mul(2 * XDP_FILL_MBUFS))
+                self.pool_mbufs
+                    .max(queues.saturating_mul(2 * XDP_FILL_MBUFS))
             }
             _ => self.pool_mbufs,
         }
