@@ -12,12 +12,13 @@
 
 mod kernel;
 mod process;
+mod vhost;
 mod wire;
 
 use std::time::Duration;
 
 use knet::device::plugin::{PluginConfig, PluginDevice, PortSelector, vdev_for_netdev};
-use knet::device::{Device, RxMeta, RxQueue, TxMeta, TxQueue};
+use knet::device::{Device, RxFrame, RxMeta, RxQueue, TxMeta, TxQueue};
 use knet::time::{Instant, monotonic};
 
 use kernel::Peer;

@@ -105,3 +105,30 @@ pub(crate) fn udp(
     frame.extend(payload);
     frame
 }
+
+/// A TCP segment with rubbish where the checksums go.
+pub(crate) fn tcp_unsummed(from_mac: [u8; 6], to_mac: [u8; 6], payload: usize) -> Vec<u8> {
+    let mut frame = ethernet(to_mac, from_mac, 0x0800);
+    ipv4(&mut frame, 6, [10, 0, 0, 1], [10, 0, 0, 2], 20 + payload);
+    frame[24..26].copy_from_slice(&[0xde, 0xad]);
+    frame.extend(1000_u16.to_be_bytes());
+    frame.extend(2000_u16.to_be_bytes());
+    frame.extend([
+        0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0xbe, 0xef, 0, 0,
+    ]);
+    frame.extend((0..payload).map(|index| u8::try_from(index % 251).unwrap()));
+    frame
+}
+
+/// A frame of the local experimental EtherType.
+pub(crate) fn note(payload: &[u8]) -> Vec<u8> {
+    let mut frame = ethernet([0xff; 6], [2, 0, 0, 0, 0, 9], 0x88b5);
+    frame.extend(payload);
+    frame.resize(60, 0);
+    frame
+}
+
+/// The payload of such a frame.
+pub(crate) fn note_in(frame: &[u8]) -> Option<&[u8]> {
+    (ether_type(frame) == 0x88b5).then(|| &frame[14..])
+}
