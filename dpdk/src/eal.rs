@@ -97,11 +97,14 @@ const LOG_LINES: usize = 4;
 
 /// The numbers of the packet sockets that are open now.
 pub(crate) fn packet_sockets() -> Vec<c_int> {
-    let mut found = [0; 64];
+    let mut found = [0; PACKET_SOCKETS_MAX as usize];
     // SAFETY: writes at most the length given.
-    let count = unsafe { sys::knet_packet_sockets(found.as_mut_ptr(), found.len() as u32) };
+    let count = unsafe { sys::knet_packet_sockets(found.as_mut_ptr(), PACKET_SOCKETS_MAX) };
     found.get(..count as usize).unwrap_or(&[]).to_vec()
 }
+
+/// Packet sockets looked for at most: one a queue, and some of the program's own.
+const PACKET_SOCKETS_MAX: u32 = 256;
 
 /// The CPUs the calling thread may use: EAL pins it to its first lcore.
 struct Affinity {

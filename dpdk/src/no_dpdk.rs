@@ -1,10 +1,10 @@
 //! The table of a build without DPDK: it loads, and `start` says what is missing.
 
-use dpdk_sys::abi::{ABI, ErrorText, PortFacts, Queue, Slot, StartArgs, Stats, Table};
+use dpdk_sys::abi::{ABI, ErrorText, PortFacts, Queue, Slot, StartArgs, Stats, TABLE_BYTES, Table};
 
 pub(crate) const TABLE: Table = Table {
     abi: ABI,
-    size: size_of::<Table>() as u32,
+    size: TABLE_BYTES,
     start,
     queue,
     thread_enter,

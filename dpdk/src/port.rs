@@ -116,11 +116,8 @@ impl Port {
         self.set_mtu(plan, title)?;
         self.set_mac(args, title)?;
         // SAFETY: the port is configured and its queues are set up.
-        check(
-            unsafe { sys::rte_eth_dev_start(self.id) },
-            title,
-            "did not start",
-        )?;
+        let rc = unsafe { sys::rte_eth_dev_start(self.id) };
+        check(rc, title, "did not start")?;
         // Multicast (NDP) is a wish: a port that cannot filter receives it anyway.
         // SAFETY: the port is valid.
         unsafe { sys::rte_eth_allmulticast_enable(self.id) };
@@ -135,7 +132,8 @@ impl Port {
         let rc = unsafe { sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.id, rx, tx) };
         check(rc, title, "the ring sizes were refused")?;
         // SAFETY: the port is valid.
-        let socket = unsafe { sys::rte_eth_dev_socket_id(self.id) }.cast_unsigned();
+        let socket = unsafe { sys::rte_eth_dev_socket_id(self.id) };
+        let socket = u32::try_from(socket).unwrap_or(ANY_SOCKET);
         for queue in 0..queues {
             // SAFETY: configured with this many queues; null means the driver's defaults.
             let rc = unsafe {
@@ -322,6 +320,9 @@ impl Port {
 /// The MTU that every driver has without being told.
 const DEFAULT_MTU: u16 = 1500;
 
+/// SOCKET_ID_ANY as the queue calls take it.
+const ANY_SOCKET: u32 = u32::MAX;
+
 /// Bytes in front of a frame in each mbuf (RTE_PKTMBUF_HEADROOM of every build of DPDK).
 const HEADROOM: u32 = sys::RTE_PKTMBUF_HEADROOM;
 
@@ -347,7 +348,7 @@ fn find(name: &CStr) -> Result<u16, Failure> {
     // SAFETY: EAL is up.
     if unsafe { sys::rte_eth_dev_count_avail() } == 1 {
         // SAFETY: the same.
-        return Ok(u16::try_from(unsafe { sys::rte_eth_find_next(0) }).unwrap_or(0));
+        return Ok(unsafe { sys::rte_eth_find_next(0) });
     }
     let what = format!("DPDK found no port {}", name.to_string_lossy());
     Err(Failure::new(-19, eal::describe(&what, 19)))

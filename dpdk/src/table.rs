@@ -6,14 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
 use dpdk_sys as sys;
-use dpdk_sys::abi::{ABI, ErrorText, PortFacts, Queue, StartArgs, Stats, Table};
+use dpdk_sys::abi::{ABI, ErrorText, PortFacts, Queue, StartArgs, Stats, TABLE_BYTES, Table};
 
 use crate::eal;
 use crate::port::Port;
 
 pub(crate) const TABLE: Table = Table {
     abi: ABI,
-    size: size_of::<Table>() as u32,
+    size: TABLE_BYTES,
     start,
     queue,
     thread_enter,

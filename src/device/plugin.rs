@@ -83,10 +83,8 @@ impl Plugin {
                 loader_error()
             )));
         }
-        // SAFETY: every version of the table begins with its version number.
-        let abi = unsafe { (&raw const (*table).abi).read() };
-        // SAFETY: followed by its size.
-        let size = unsafe { (&raw const (*table).size).read() };
+        // SAFETY: every version of the table begins with its version and its size.
+        let [abi, size] = unsafe { table.cast::<[u32; 2]>().read() };
         if abi != ABI || size as usize != size_of::<Table>() {
             return Err(error(format!(
                 "the DPDK plug-in {} has table version {abi} of {size} bytes, this program needs version \
@@ -96,9 +94,8 @@ impl Plugin {
             )));
         }
         // SAFETY: version and size are ours, and the object is never unloaded.
-        Ok(Self {
-            table: unsafe { &*table },
-        })
+        let table = unsafe { &*table };
+        Ok(Self { table })
     }
 }
 

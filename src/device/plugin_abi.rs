@@ -225,4 +225,9 @@ pub struct Table {
     pub stop: unsafe extern "C" fn(),
 }
 
-const _: () = assert!(size_of::<Table>() == 8 + 13 * size_of::<usize>());
+/// `size_of::<Table>()`, for [`Table::size`].
+pub const TABLE_BYTES: u32 = 8 + 13 * POINTER_BYTES;
+
+const POINTER_BYTES: u32 = usize::BITS / 8;
+
+const _: () = assert!(size_of::<Table>() == TABLE_BYTES as usize);

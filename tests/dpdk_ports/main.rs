@@ -89,7 +89,7 @@ impl Queues {
         self.send(&request, TxMeta::default());
         let mut mac = None;
         self.receive_until("an ARP reply", |bytes, _| {
-            mac = mac.or(wire::arp_reply_from(bytes, PEER_IP));
+            mac = mac.or_else(|| wire::arp_reply_from(bytes, PEER_IP));
             mac.is_some()
         });
         mac.unwrap()
@@ -131,7 +131,7 @@ fn af_packet_exchanges_frames_with_the_kernel() {
         assert_eq!(queues.arp(), peer.mac());
         answers_ping(&mut queues, &peer, 1400);
         wakes_a_sleeper(&mut queues, &peer);
-        sends_bursts(&mut queues, &mut device, &peer);
+        sends_bursts(&mut queues, &device, &peer);
         survives_link_loss(&mut queues, &device, &peer);
 
         let again = PluginDevice::open(&config).unwrap_err().message;
@@ -183,7 +183,7 @@ fn wakes_a_sleeper(queues: &mut Queues, peer: &Peer) {
 }
 
 /// 1 000 frames in bursts: each counted once by the kernel, in the order of sending.
-fn sends_bursts(queues: &mut Queues, device: &mut PluginDevice, peer: &Peer) {
+fn sends_bursts(queues: &mut Queues, device: &PluginDevice, peer: &Peer) {
     let listener = peer.run(|| std::net::UdpSocket::bind("10.9.0.2:7000").unwrap());
     listener
         .set_read_timeout(Some(Duration::from_secs(10)))

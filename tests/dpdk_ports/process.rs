@@ -30,7 +30,7 @@ pub(crate) fn in_own_process(name: &str, root: bool, case: impl FnOnce()) {
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     for line in errors.lines().filter(|line| line.starts_with("skipped:")) {
-        writeln!(std::io::stderr(), "{line}").unwrap();
+        say(line);
     }
     assert!(
         output.status.success(),
@@ -42,7 +42,14 @@ pub(crate) fn in_own_process(name: &str, root: bool, case: impl FnOnce()) {
 
 /// Says on the real standard error, past the harness, that a case did not run.
 pub(crate) fn skip(reason: &str) {
-    writeln!(std::io::stderr(), "skipped: {reason}").unwrap();
+    say(&format!("skipped: {reason}"));
+}
+
+/// The harness swallows what the print macros write in a test that passes.
+fn say(line: &str) {
+    std::io::stderr()
+        .write_all(format!("{line}\n").as_bytes())
+        .unwrap();
 }
 
 fn missing(root: bool) -> Option<&'static str> {

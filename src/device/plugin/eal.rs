@@ -159,11 +159,10 @@ impl PluginConfig {
         let queues = QUEUE_ARGUMENTS
             .iter()
             .find(|(driver, _)| vdev.starts_with(driver));
-        if let Some((_, name)) = queues
-            && self.queues > 1
-            && argument(vdev, name).is_none()
-        {
-            text.push_str(&format!(",{name}={}", self.queues));
+        if let Some((_, name)) = queues.filter(|(_, name)| argument(vdev, name).is_none()) {
+            if self.queues > 1 {
+                text.push_str(&format!(",{name}={}", self.queues));
+            }
         }
         text
     }
@@ -258,15 +257,9 @@ pub fn eal_args(config: &PluginConfig, hugepages: bool) -> Vec<String> {
             ]);
         }
     }
-    args.extend(config.eal_args.iter().cloned());
-    // Given twice it is still one wish.
-    if let Some(second) = args
-        .iter()
-        .rposition(|arg| arg == "--in-memory" || arg == "--no-huge")
-        && args.iter().filter(|arg| *arg == &args[second]).count() > 1
-    {
-        args.remove(second);
-    }
+    // The operator's own memory wish was followed above and stands there already.
+    let memory = |arg: &&String| *arg != "--in-memory" && *arg != "--no-huge";
+    args.extend(config.eal_args.iter().filter(memory).cloned());
     args
 }
 
@@ -295,8 +288,10 @@ fn memory_args(config: &PluginConfig, hugepages: bool, args: &mut Vec<String>) {
         args.push(format!("--socket-limit={list}"));
     }
     // A vhost-user peer maps our memory and takes few regions.
-    if let PortSelector::Vdev(vdev) = &config.port
-        && (vdev.starts_with("net_vhost") || vdev.starts_with("net_virtio_user"))
+    let vhost_user = ["net_vhost", "net_virtio_user"];
+    if vhost_user
+        .iter()
+        .any(|driver| config.port_name().starts_with(driver))
     {
         args.push("--single-file-segments".to_owned());
     }

@@ -1,9 +1,12 @@
 //! The queue halves over a table that counts its buffers instead of sending them.
 
+#![allow(clippy::cast_possible_truncation)]
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
 use super::*;
+use crate::device::plugin_abi::TABLE_BYTES;
 
 /// A plug-in of Rust functions: buffers are boxes, `limit` of them; sent frames are kept.
 #[derive(Default)]
@@ -70,25 +73,28 @@ unsafe extern "C" fn thread_enter() -> i32 {
 }
 unsafe extern "C" fn nothing() {}
 unsafe extern "C" fn rx_burst(_: *mut Queue, slots: *mut Slot, max: u32) -> u32 {
+    // SAFETY: the caller has room for `max` slots.
+    let slots = unsafe { core::slice::from_raw_parts_mut(slots, max as usize) };
     with(|fake| {
-        let count = fake.receive.len().min(max as usize);
-        for index in 0..count {
-            let frame = fake.receive.remove(0);
+        let count = fake.receive.len().min(slots.len());
+        for (place, frame) in slots
+            .iter_mut()
+            .zip(fake.receive.drain(..count).collect::<Vec<_>>())
+        {
             let mut slot = buffer(fake).expect("buffers for received frames");
             // SAFETY: the buffer has room for every frame of these tests.
             unsafe { core::ptr::copy_nonoverlapping(frame.as_ptr(), slot.data, frame.len()) };
             slot.len = frame.len() as u32;
             slot.flags = RX_CHECKSUM_GOOD;
-            // SAFETY: below `max`.
-            unsafe { slots.add(index).write(slot) };
+            *place = slot;
         }
         count as u32
     })
 }
 unsafe extern "C" fn free(_: *mut Queue, slots: *const Slot, count: u32) {
-    for index in 0..count as usize {
-        // SAFETY: the caller gives `count` slots.
-        let slot = unsafe { slots.add(index).read() };
+    // SAFETY: the caller gives `count` slots.
+    let slots = unsafe { core::slice::from_raw_parts(slots, count as usize) };
+    for slot in slots {
         // SAFETY: made by `buffer`.
         drop(unsafe { Box::from_raw(slot.handle.cast::<[u8; ROOM]>()) });
         with(|fake| fake.out -= 1);
@@ -98,18 +104,21 @@ unsafe extern "C" fn tx_alloc(_: *mut Queue, slots: *mut Slot, count: u32, bytes
     if bytes as usize > ROOM {
         return 0;
     }
+    // SAFETY: the caller has room for `count` slots.
+    let slots = unsafe { core::slice::from_raw_parts_mut(slots, count as usize) };
     with(|fake| {
-        for index in 0..count {
+        for (index, place) in slots.iter_mut().enumerate() {
             let Some(slot) = buffer(fake) else {
-                return index;
+                return index as u32;
             };
-            // SAFETY: below `count`.
-            unsafe { slots.add(index as usize).write(slot) };
+            *place = slot;
         }
         count
     })
 }
 unsafe extern "C" fn tx_burst(queue: *mut Queue, slots: *const Slot, count: u32) -> u32 {
+    // SAFETY: the caller gives `count` slots.
+    let slots = unsafe { core::slice::from_raw_parts(slots, count as usize) };
     let take = with(|fake| {
         if fake.takes.is_empty() {
             0
@@ -117,10 +126,8 @@ unsafe extern "C" fn tx_burst(queue: *mut Queue, slots: *const Slot, count: u32)
             fake.takes.remove(0)
         }
     });
-    let take = take.min(count as usize);
-    for index in 0..take {
-        // SAFETY: the caller gives `count` slots.
-        let slot = unsafe { slots.add(index).read() };
+    let take = take.min(slots.len());
+    for slot in &slots[..take] {
         // SAFETY: the slot's own bytes.
         let bytes = unsafe { core::slice::from_raw_parts(slot.data, slot.len as usize) };
         with(|fake| {
@@ -128,7 +135,7 @@ unsafe extern "C" fn tx_burst(queue: *mut Queue, slots: *const Slot, count: u32)
                 .push((bytes.to_vec(), slot.flags, slot.segment_bytes))
         });
         // SAFETY: a sent buffer is the device's.
-        unsafe { free(queue, &raw const slot, 1) };
+        unsafe { free(queue, slot, 1) };
     }
     take as u32
 }
@@ -156,7 +163,7 @@ unsafe extern "C" fn stop() {
 
 static TABLE: Table = Table {
     abi: ABI,
-    size: size_of::<Table>() as u32,
+    size: TABLE_BYTES,
     start,
     queue,
     thread_enter,
@@ -323,7 +330,7 @@ fn received_frames_are_lent_and_given_back_also_by_a_panic() {
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         receive.rx_burst(Instant::ZERO, &mut |_| panic!("on purpose"))
     }));
-    assert!(panicked.is_err());
+    panicked.unwrap_err();
     assert_eq!(with(|fake| fake.out), 0);
 }
 
@@ -332,7 +339,7 @@ fn a_queue_pair_is_given_once() {
     let _turn = turn();
     let mut device = device(1);
     assert!(device.queue_pair(1).is_err());
-    assert!(device.queue_pair(0).is_ok());
+    drop(device.queue_pair(0).unwrap());
     assert_eq!(device.queue_pair(0).err(), Some(Errno::INVAL));
 }
 
