@@ -37,6 +37,10 @@ pub(crate) fn in_own_process(name: &str, root: bool, case: impl FnOnce()) {
         "{name}: {}\n{text}\n{errors}",
         output.status
     );
+    assert!(
+        !errors.contains("EAL:") && !text.contains("EAL:"),
+        "EAL talks:\n{text}\n{errors}"
+    );
     assert!(text.contains("1 passed"), "{name} did not run:\n{text}");
 }
 

@@ -187,6 +187,8 @@ const DEFAULT_MTU: usize = 1500;
 const FRAME_OVERHEAD: usize = 14 + 4 + 4;
 /// The header of a TPACKET_V2 ring frame, with its alignment.
 const PACKET_RING_OVERHEAD: usize = 128;
+/// Frames of an af_packet ring unless it is told; it does not look at the ring entries of a queue.
+const PACKET_RING_FRAMES: u32 = 512;
 /// Bytes of a frame in a usual buffer.
 const DEFAULT_ROOM: usize = 2048;
 /// The mbuf's header, headroom and the pool's share.
@@ -469,6 +471,17 @@ mod tests {
         config.port =
             PortSelector::Vdev("net_af_packet0,iface=v0,framesz=16384,blocksz=65536".into());
         assert_eq!(config.mbuf_room(), 16384);
+    }
+
+    #[test]
+    fn long_rings_reach_af_packet_by_its_own_argument() {
+        let mut config = vdev("net_af_packet0,iface=v0");
+        config.rx_ring_entries = 1024;
+        let args = eal_args(&config, false);
+        assert_eq!(
+            args.last().map(String::as_str),
+            Some("--vdev=net_af_packet0,iface=v0,framecnt=1024")
+        );
     }
 
     #[test]
