@@ -156,6 +156,13 @@ impl PluginConfig {
         if let Some(bytes) = self.jumbo_ring_frame(vdev) {
             text.push_str(&format!(",framesz={bytes},blocksz={}", bytes * 2));
         }
+        let entries = self.rx_ring_entries.max(self.tx_ring_entries);
+        let packet = vdev.starts_with("net_af_packet") && argument(vdev, "framecnt").is_none();
+        if packet && entries > PACKET_RING_FRAMES {
+            // Two frames make a block at least; a ring has whole blocks.
+            let frames = entries.min(PACKET_RING_FRAMES_MAX).next_multiple_of(2);
+            text.push_str(&format!(",framecnt={frames}"));
+        }
         let queues = QUEUE_ARGUMENTS
             .iter()
             .find(|(driver, _)| vdev.starts_with(driver));
@@ -189,6 +196,8 @@ const FRAME_OVERHEAD: usize = 14 + 4 + 4;
 const PACKET_RING_OVERHEAD: usize = 128;
 /// Frames of an af_packet ring unless it is told; it does not look at the ring entries of a queue.
 const PACKET_RING_FRAMES: u32 = 512;
+/// More is memory that the kernel would hold for nothing.
+const PACKET_RING_FRAMES_MAX: u32 = 32 * 1024;
 /// Bytes of a frame in a usual buffer.
 const DEFAULT_ROOM: usize = 2048;
 /// The mbuf's header, headroom and the pool's share.
