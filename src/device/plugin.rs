@@ -199,7 +199,7 @@ impl PluginDevice {
                 | wish(config.want_lro, OFFLOAD_LRO),
             mac: config.mac.unwrap_or_default(),
             mac_set: u8::from(config.mac.is_some()),
-            reserved: 0,
+            own_process: u8::from(config.own_process),
         };
         let mut facts = PortFacts::EMPTY;
         let mut text = ErrorText::EMPTY;

@@ -373,3 +373,52 @@ fn a_missing_card_is_one_clear_line() {
         assert!(!error.contains('\n'), "{error}");
     });
 }
+
+#[test]
+fn an_argument_that_eal_dislikes_is_one_clear_line() {
+    in_own_process(
+        "an_argument_that_eal_dislikes_is_one_clear_line",
+        false,
+        || {
+            let mut config = config(PortSelector::Vdev("net_null0".to_owned()));
+            config.eal_args = vec!["--no-such-wish".to_owned()];
+            let error = PluginDevice::open(&config).unwrap_err().message;
+            assert!(error.contains("EAL did not start"), "{error}");
+            assert!(error.contains("no-such-wish"), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        },
+    );
+}
+
+#[test]
+fn a_file_size_limit_below_the_memory_is_one_clear_line() {
+    in_own_process(
+        "a_file_size_limit_below_the_memory_is_one_clear_line",
+        false,
+        || {
+            use rustix::process::{Resource, Rlimit, setrlimit};
+            let limit = Rlimit {
+                current: Some(1 << 20),
+                maximum: Some(1 << 20),
+            };
+            setrlimit(Resource::Fsize, limit).unwrap();
+            let config = config(PortSelector::Vdev("net_null0".to_owned()));
+            let error = PluginDevice::open(&config).unwrap_err().message;
+            assert!(
+                error.contains("RLIMIT_FSIZE") && error.contains("1048576"),
+                "{error}"
+            );
+        },
+    );
+}
+
+#[test]
+fn more_buffers_than_memory_is_one_clear_line() {
+    in_own_process("more_buffers_than_memory_is_one_clear_line", false, || {
+        let mut config = config(PortSelector::Vdev("net_null0".to_owned()));
+        config.eal_args = vec!["-m".to_owned(), "8".to_owned()];
+        config.pool_mbufs = 65_535;
+        let error = PluginDevice::open(&config).unwrap_err().message;
+        assert!(error.contains("no memory for 65535 buffers"), "{error}");
+    });
+}

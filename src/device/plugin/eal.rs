@@ -64,6 +64,9 @@ pub struct PluginConfig {
     pub socket_limit: Option<String>,
     /// Open DPDK's telemetry socket.
     pub telemetry: bool,
+    /// The process is the host's own, so that what DPDK's libraries print while they start may be
+    /// caught; false where the host runs inside a program that prints as well.
+    pub own_process: bool,
 }
 
 impl PluginConfig {
@@ -91,6 +94,7 @@ impl PluginConfig {
             socket_mem: None,
             socket_limit: None,
             telemetry: false,
+            own_process: true,
         }
     }
 
