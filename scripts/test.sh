@@ -53,9 +53,9 @@ cargo_tests() { # NAME CMD...
   shift
   "$@" >"$work/out" 2>&1 || status=$?
   read -r ok bad ignored < <(awk '/^test result:/ { p += $4; f += $6; i += $8 } END { print p + 0, f + 0, i + 0 }' "$work/out")
-  skips=$(grep -c '^SKIP ' "$work/out")
+  skips=$(grep -ciE '^skip(ped:)? ' "$work/out")
   passed=$((passed + ok - skips)) failed=$((failed + bad)) skipped=$((skipped + ignored + skips))
-  grep '^SKIP ' "$work/out"
+  grep -iE '^skip(ped:)? ' "$work/out"
   echo "$name: $((ok - skips)) passed, $bad failed, $((ignored + skips)) skipped"
   if [ "$status" != 0 ]; then
     tail -n 80 "$work/out"

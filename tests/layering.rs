@@ -296,7 +296,7 @@ fn unsafe_stays_where_it_is_allowed() {
         "channel/owner.rs",
         "attach/spawn.rs",
         "fd/table.rs",
-        "device/plugin.rs",
+        "device/plugin",
         "gpu/cuda.rs",
         "lcore/affinity.rs",
         "time.rs",
