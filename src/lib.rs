@@ -17,9 +17,12 @@
 #![warn(missing_docs)]
 
 pub mod channel;
+pub mod config;
 pub mod device;
 pub mod errno;
 pub mod id;
+pub mod lcore;
+pub mod preflight;
 pub mod readiness;
 pub mod stack;
 pub mod telemetry;
