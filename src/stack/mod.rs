@@ -5,5 +5,9 @@
 //! Invariant: every call is bounded, nothing blocks, time and randomness are arguments.
 
 mod api;
+pub mod checksum;
+pub mod frame;
+#[cfg(test)]
+mod seeded;
 
 pub use api::*;
