@@ -6,6 +6,8 @@
 
 mod api;
 pub mod checksum;
+pub mod counters;
+pub mod demux;
 pub mod frame;
 #[cfg(test)]
 mod seeded;
