@@ -9,7 +9,9 @@ pub mod checksum;
 pub mod counters;
 pub mod demux;
 pub mod frame;
+pub mod patch;
 #[cfg(test)]
 mod seeded;
+pub mod segment;
 
 pub use api::*;
