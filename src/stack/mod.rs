@@ -10,6 +10,7 @@ pub mod counters;
 pub mod demux;
 pub mod frame;
 pub mod isn;
+pub mod neighbor;
 pub mod patch;
 pub mod route;
 #[cfg(test)]
