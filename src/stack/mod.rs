@@ -9,9 +9,13 @@ pub mod checksum;
 pub mod counters;
 pub mod demux;
 pub mod frame;
+pub mod isn;
+pub mod neighbor;
 pub mod patch;
+pub mod route;
 #[cfg(test)]
 mod seeded;
 pub mod segment;
+pub mod siphash;
 
 pub use api::*;
