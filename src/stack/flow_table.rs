@@ -8,7 +8,7 @@ use super::api::{FlowOptions, FlowState, Owner};
 use super::changes::ChangeMark;
 use super::demux::FlowKey;
 use super::flow::Engine;
-use super::isn::siphash;
+use super::siphash::siphash;
 use super::tracker::{Meter, Track};
 use super::watchdog::Watchdog;
 use crate::errno::Errno;

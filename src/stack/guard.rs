@@ -2,13 +2,10 @@
 //!
 //! Read RFC 9293 section 3.10.7.4 and RFC 5961 first. Pure: it is told what is true of the flow and says what to do.
 
-use core::time::Duration;
-
 use super::api::FlowState;
 use super::demux::{TcpFlags, TcpFrame};
 use super::frame::put_word;
 use super::tracker::distance;
-use crate::time::Instant;
 
 /// What is true of a flow.
 #[derive(Clone, Copy, Debug)]
@@ -156,36 +153,6 @@ fn put_double(bytes: &mut [u8], at: usize, value: u32) -> Option<()> {
 /// RFC 5961 section 5.2 allows an acknowledgement as old as the largest window ever seen; this is the scale limit.
 const ACK_AGE_MAX: i32 = 1 << 30;
 
-/// Lets through so many a second and no more.
-#[derive(Debug)]
-pub(crate) struct Limiter {
-    per_second: u32,
-    left: u32,
-    refilled: Instant,
-}
-
-impl Limiter {
-    /// A limiter that starts full.
-    pub(crate) fn new(per_second: u32) -> Self {
-        Self { per_second, left: per_second, refilled: Instant::ZERO }
-    }
-
-    /// Whether one more may pass.
-    pub(crate) fn admit(&mut self, now: Instant) -> bool {
-        if now.since(self.refilled) >= Duration::from_secs(1) {
-            self.refilled = now;
-            self.left = self.per_second;
-        }
-        match self.left.checked_sub(1) {
-            Some(left) => {
-                self.left = left;
-                true
-            }
-            None => false,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,13 +239,5 @@ mod tests {
         let mut new = TcpFrame { ack: 501, ..segment(0x10, 2000, 10) };
         refresh_ack(&VIEW, &mut bytes, &mut new);
         assert_eq!(new.ack, 501);
-    }
-
-    #[test]
-    fn a_limiter_refills_each_second() {
-        let mut limiter = Limiter::new(2);
-        let at = Instant::from_millis;
-        assert_eq!([1, 2, 3, 999].map(|ms| limiter.admit(at(ms))), [true, true, false, false]);
-        assert!(limiter.admit(at(1_000)));
     }
 }

@@ -300,7 +300,7 @@ impl Stack {
 
     /// Sends a challenge ACK, if the limit allows.
     pub(crate) fn challenge(&mut self, io: &mut Io<'_>, index: u32) {
-        if self.challenges.admit(io.now) {
+        if self.challenges.allow(io.now) {
             self.counters.challenge_acks_sent.raise();
             self.acknowledge(io, index);
         } else {

@@ -1,6 +1,6 @@
 //! How flows begin and end.
 
-use core::net::SocketAddrV4;
+use core::net::{Ipv4Addr, SocketAddrV4};
 
 use super::api::{Change, ConnectRequest, FlowMemory, FlowOptions, FlowState, Owner, RxRing};
 use super::demux::{FlowKey, TcpFlags, TcpFrame};
@@ -12,7 +12,8 @@ use super::isn::{isn, seed_for};
 use super::neighbor::Resolution;
 use super::segment::ControlSegment;
 use super::stack::{Close, Io, Stack};
-use super::time_wait::{Answer, Rest};
+use super::tracker::distance;
+use super::time_wait::{TimeWait, Verdict};
 use super::watchdog::Watchdog;
 use crate::device::TxQueue;
 use crate::errno::Errno;
@@ -25,28 +26,27 @@ impl Stack {
         let is_syn = frame.flags.contains(TcpFlags::SYN)
             && !frame.flags.contains(TcpFlags::ACK)
             && !frame.flags.contains(TcpFlags::RST);
-        match self.time_wait.ingress(io.now, frame) {
-            Answer::Unknown => {}
-            Answer::Ignore => return,
-            Answer::Acknowledge(reply) => {
+        let mut old = None;
+        match self.time_wait.on_segment(io.now, frame) {
+            Verdict::Unknown => {}
+            Verdict::Ignore => return,
+            Verdict::Acknowledge(reply) => {
                 let looped = self.is_looped(frame.key.remote);
                 self.counters.time_wait_acks_sent.raise();
                 return self.send_control(io, &reply, frame.source_mac, looped);
             }
-            Answer::Replace => {
-                if self.listeners.lookup(frame.key.local).is_some() {
-                    self.time_wait.remove(frame.key);
-                    self.counters.time_wait_replaced.raise();
-                }
+            Verdict::Replace { old_snd_nxt } => {
+                self.counters.time_wait_replaced.raise();
+                old = Some(old_snd_nxt);
             }
         }
         if is_syn && let Some(listener) = self.listeners.lookup(frame.key.local) {
-            return self.open_passive(io, bytes, frame, listener);
+            return self.open_passive(io, bytes, frame, listener, old);
         }
         let Some(reply) = ControlSegment::reset_for(frame) else {
             return self.counters.rx_resets_ignored.raise();
         };
-        if self.resets.admit(io.now) {
+        if self.resets.allow(io.now) {
             self.counters.resets_sent_no_flow.raise();
             let looped = self.is_looped(frame.key.remote);
             self.send_control(io, &reply, frame.source_mac, looped);
@@ -55,8 +55,15 @@ impl Stack {
         }
     }
 
-    /// A SYN for a listener.
-    fn open_passive(&mut self, io: &mut Io<'_>, bytes: &mut [u8], frame: &TcpFrame, id: ListenerId) {
+    /// A SYN for a listener; `old` is where a connection in TIME-WAIT, which it replaces, had come to.
+    fn open_passive(
+        &mut self,
+        io: &mut Io<'_>,
+        bytes: &mut [u8],
+        frame: &TcpFrame,
+        id: ListenerId,
+        old: Option<u32>,
+    ) {
         let Some(listener) = self.listeners.at(id) else { return };
         if listener.accept_queue_full() {
             return self.counters.syn_dropped_accept_queue_full.raise();
@@ -79,6 +86,8 @@ impl Stack {
             return self.counters.syn_dropped_flow_table_full.raise();
         };
         let looped = self.is_looped(frame.key.remote);
+        let peer = *frame.key.remote.ip();
+        let next_hop = self.routes.next_hop(peer).map_or(peer, |(next_hop, _)| next_hop);
         let limit = segment_limit(self.config.mtu, options.max_segment);
         let mss = clamp_peer_mss(bytes, frame, limit);
         if let Some((hot, cold)) = self.table.parts(index) {
@@ -92,7 +101,7 @@ impl Stack {
             cold.listener = Some(id);
             cold.options = options;
             cold.ring = ring_id;
-            cold.next_hop = *frame.key.remote.ip();
+            cold.next_hop = next_hop;
             cold.watchdog = Watchdog::new(io.now);
             cold.meter.reset(backed, capacity);
             cold.meter.shift = if frame.window_scale.is_some() { shift_of(capacity) } else { 0 };
@@ -105,7 +114,12 @@ impl Stack {
         }
         self.counters.syns_received.raise();
         // The interface of this one call decides the sequence number (RFC 6528).
-        let number = isn(io.now, frame.key, &self.config.secret);
+        let mut number = isn(io.now, frame.key, &self.config.secret);
+        if let Some(old) = old
+            && distance(old, number) < OLD_GAP
+        {
+            number = old.wrapping_add(OLD_GAP.cast_unsigned());
+        }
         let mut once = interface(self.config.mtu, seed_for(number), io.now);
         let Some(packet) = bytes.get(frame.ip.clone()) else { return self.free(io, index) };
         if self.feed(io, index, Some(packet), Some(&mut once)).is_err() {
@@ -151,12 +165,11 @@ impl Stack {
         if self.table.is_full() {
             return Err(Errno::NOBUFS);
         }
-        let pair = |port| FlowKey { local: SocketAddrV4::new(address, port), remote };
         let port = match request.local_port {
             Some(port) => port,
-            None => self.pick_port(pair).ok_or(Errno::ADDRNOTAVAIL)?,
+            None => self.pick_port(address, remote).ok_or(Errno::ADDRNOTAVAIL)?,
         };
-        let key = pair(port);
+        let key = FlowKey { local: SocketAddrV4::new(address, port), remote };
         if port == 0 || key.local == key.remote || !self.is_free(key) {
             return Err(Errno::ADDRNOTAVAIL);
         }
@@ -205,8 +218,15 @@ impl Stack {
         Ok((flow, key.local))
     }
 
-    fn pick_port(&self, pair: impl Fn(u16) -> FlowKey) -> Option<u16> {
-        self.ports.pick(pair(0), |port| self.listeners.is_port_used(port) || !self.is_free(pair(port)))
+    fn pick_port(&mut self, address: Ipv4Addr, remote: SocketAddrV4) -> Option<u16> {
+        let (table, listeners, time_wait) = (&self.table, &self.listeners, &self.time_wait);
+        self.ports.pick(address, remote, |port| {
+            let key = FlowKey { local: SocketAddrV4::new(address, port), remote };
+            port == 0
+                || listeners.is_port_used(port)
+                || table.lookup(key).is_some()
+                || time_wait.contains(key)
+        })
     }
 
     /// Asks who the next hop of a flow is; while that is open the flow sends nothing.
@@ -334,16 +354,14 @@ impl Stack {
             return self.drop_broken(io, index);
         }
         if let Some((hot, cold)) = self.table.parts(index) {
-            self.time_wait.insert(
-                io.now,
-                Rest {
-                    key: hot.key,
-                    snd_nxt: hot.track.snd_nxt,
-                    rcv_nxt: rcv_nxt(hot, cold),
-                    window: cold.meter.window,
-                    expiry: io.now + self.config.msl + self.config.msl,
-                },
-            );
+            let rest = TimeWait {
+                key: hot.key,
+                snd_nxt: hot.track.snd_nxt,
+                rcv_nxt: rcv_nxt(hot, cold),
+                window: cold.meter.window,
+                source_mac: hot.mac,
+            };
+            self.time_wait.insert(io.now, rest);
         }
         self.counters.flows_time_wait.raise();
         self.end(io, index);
@@ -417,3 +435,6 @@ const RX_BYTES_DEFAULT: usize = 256 << 10;
 /// smoltcp's limit, and that of the window scale (RFC 7323 section 2.3).
 const RX_BYTES_MAX: usize = 1 << 30;
 const PAGE_BYTES: usize = 4096;
+/// How far a new connection begins beyond an old one in TIME-WAIT: more than any window without scaling (RFC 6191
+/// section 2 only asks for beyond; Linux takes the same distance).
+const OLD_GAP: i32 = 65_537;

@@ -3,6 +3,7 @@
 use super::api::{FlowMemory, FlowState};
 use super::flow::Due;
 use super::flow_table::{Cold, Flags, Hot, Phase};
+use super::neighbor::Resolution;
 use super::stack::{Io, Stack};
 use super::tracker::distance;
 use super::watchdog::{Verdict, Watched};
@@ -203,8 +204,7 @@ impl Stack {
         }
     }
 
-    /// Arms the flow's one timer for whatever comes first. It is only ever moved forward here; a timer that comes too
-    /// early finds nothing to do and arms again.
+    /// Arms the flow's one timer for whatever comes first. Moving it later costs nothing (see the wheel).
     fn arm(&mut self, now: Instant, index: u32, due: Due) {
         let Some((hot, cold)) = self.table.parts(index) else { return };
         let watched = watched(hot, cold);
@@ -217,8 +217,9 @@ impl Stack {
             Due::Ingress => None,
         };
         let starved = hot.flags.has(Flags::STARVED).then(|| now + RETRY);
-        if let Some(at) = [engine, dog, starved].into_iter().flatten().min() {
-            self.wheel.arm(index, at);
+        match [engine, dog, starved].into_iter().flatten().min() {
+            Some(at) => self.wheel.arm(index, at),
+            None => self.wheel.cancel(index),
         }
     }
 
@@ -226,8 +227,8 @@ impl Stack {
     pub fn expire(&mut self, now: Instant, memory: &mut dyn FlowMemory, tx: &mut dyn TxQueue) -> usize {
         self.tx_slots = self.tx_slots.max(tx.room());
         let mut io = Io { now, memory, tx };
-        self.time_wait.expire(now);
-        let mut work = self.poll_neighbors(&mut io);
+        let mut work = self.time_wait.expire(now, TIMER_BUDGET);
+        work += self.poll_neighbors(&mut io);
         let mut due = core::mem::take(&mut self.due);
         self.wheel.expire(now, TIMER_BUDGET, &mut |index| due.push(index));
         for index in due.drain(..) {
@@ -297,7 +298,7 @@ impl Stack {
         }
         // The peer may have moved to another MAC address (a changed gateway).
         if !hot.flags.has(Flags::LOOPED)
-            && let Some(mac) = self.neighbors.lookup(cold.next_hop)
+            && let Resolution::Known(mac) = self.neighbors.resolve(io.now, cold.next_hop)
         {
             hot.mac = mac;
         }

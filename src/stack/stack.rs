@@ -11,12 +11,12 @@ use super::changes::{Changes, forget};
 use super::counters::StackCounters;
 use super::demux::{Class, FlowKey, Rules};
 use super::flow_table::{Flags, FlowTable, Phase};
-use super::guard::Limiter;
 use super::interface::{Interfaces, Link, Outlet};
 use super::listener::ListenerTable;
 use super::loopback::Loopback;
 use super::neighbor::NeighborTable;
 use super::port_alloc::PortAllocator;
+use super::rate_limit::RateLimit;
 use super::route::RouteTable;
 use super::time_wait::TimeWaitTable;
 use super::timer_wheel::TimerWheel;
@@ -61,9 +61,9 @@ pub struct Stack {
     pub(crate) due: Vec<u32>,
     /// The largest room the transmit queue ever had.
     pub(crate) tx_slots: usize,
-    pub(crate) resets: Limiter,
-    pub(crate) challenges: Limiter,
-    pub(crate) unreachables: Limiter,
+    pub(crate) resets: RateLimit,
+    pub(crate) challenges: RateLimit,
+    pub(crate) unreachables: RateLimit,
     /// The next segment fed to a flow makes smoltcp panic.
     #[cfg(test)]
     pub(crate) poison: bool,
@@ -80,6 +80,7 @@ impl Stack {
     /// Makes a stack without flows. Reserves address space for `max_flows`, touches little of it.
     #[must_use]
     pub fn new(config: StackConfig) -> Self {
+        let addresses: Vec<Ipv4Addr> = config.addresses.iter().map(|interface| interface.address).collect();
         Self {
             counters: StackCounters::new(),
             rules: Rules {
@@ -89,13 +90,13 @@ impl Stack {
                 trust_checksum: config.trust_checksum,
             },
             link: Link { mac: config.mac, vlan: config.vlan, offload: config.tx_checksum_offload },
-            table: FlowTable::new(config.max_flows, config.secret),
+            table: FlowTable::new(config.max_flows, config.secret.map(|byte| byte ^ TABLE_KEY)),
             listeners: ListenerTable::default(),
             interfaces: Interfaces::new(config.mtu),
-            wheel: TimerWheel::new(),
-            neighbors: NeighborTable::new(config.max_neighbors),
+            wheel: TimerWheel::new(Instant::ZERO),
+            neighbors: NeighborTable::new(config.mac, &addresses, config.max_neighbors),
             routes: RouteTable::new(&config.addresses, &config.routes, config.gateway),
-            time_wait: TimeWaitTable::new(config.max_flows),
+            time_wait: TimeWaitTable::new(config.max_flows, config.msl + config.msl, config.secret.map(|byte| byte ^ REST_KEY)),
             ports: PortAllocator::new(config.ephemeral_ports, config.secret),
             changes: Changes::default(),
             looped: Loopback::default(),
@@ -104,9 +105,9 @@ impl Stack {
             burst: Vec::with_capacity(BURST_MAX),
             due: Vec::new(),
             tx_slots: 0,
-            resets: Limiter::new(RESETS_PER_SECOND),
-            challenges: Limiter::new(CHALLENGES_PER_SECOND),
-            unreachables: Limiter::new(UNREACHABLES_PER_SECOND),
+            resets: RateLimit::new(RESETS_PER_SECOND, RESETS_PER_SECOND),
+            challenges: RateLimit::new(CHALLENGES_PER_SECOND, CHALLENGES_PER_SECOND),
+            unreachables: RateLimit::new(UNREACHABLES_PER_SECOND, UNREACHABLES_PER_SECOND),
             #[cfg(test)]
             poison: false,
             config,
@@ -283,6 +284,9 @@ impl Stack {
     }
 }
 
+/// Makes keys of their own for the two tables, because sequence numbers show something of the secret's hashes.
+const TABLE_KEY: u8 = 0x5a;
+const REST_KEY: u8 = 0xc3;
 /// Resets sent for segments without a connection (RFC 9293 3.10.7.1); enough for a scan to be answered, too few to be a
 /// reflector.
 const RESETS_PER_SECOND: u32 = 1000;
