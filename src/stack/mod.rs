@@ -17,5 +17,7 @@ pub mod route;
 mod seeded;
 pub mod segment;
 pub mod siphash;
+pub mod time_wait;
+pub mod timer_wheel;
 
 pub use api::*;
