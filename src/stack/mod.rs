@@ -9,9 +9,12 @@ pub mod checksum;
 pub mod counters;
 pub mod demux;
 pub mod frame;
+pub mod icmp;
 pub mod isn;
 pub mod neighbor;
 pub mod patch;
+pub mod port_alloc;
+pub mod rate_limit;
 pub mod route;
 #[cfg(test)]
 mod seeded;
