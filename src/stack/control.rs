@@ -9,7 +9,7 @@ use super::flow_table::Flags;
 use super::icmp::{self, IcmpError, IcmpErrorKind, Transport};
 use super::input::snd_una;
 use super::interface::Outlet;
-use super::neighbor::{ArpFrame, Resolution};
+use super::neighbor::ArpFrame;
 use super::segment::Link;
 use super::stack::{Io, Stack};
 use super::tracker::distance;

@@ -2,7 +2,9 @@
 //!
 //! The hash is keyed, so that a peer cannot choose collisions. Lookup, insert and remove are O(1).
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::Ipv4Addr;
+#[cfg(test)]
+use core::net::SocketAddrV4;
 
 use super::api::{FlowOptions, FlowState, Owner};
 use super::changes::ChangeMark;

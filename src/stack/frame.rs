@@ -418,7 +418,10 @@ mod tests {
         }
         assert_eq!(Ipv4Header::parse(&good[..19]), Err(Ipv4Fault::Truncated));
         assert_eq!(Ipv4Header::parse(&good[..39]), Err(Ipv4Fault::TotalLength));
-        assert!(Ipv4Header::parse_quoted(&good[..28]).is_ok());
+        assert_eq!(
+            Ipv4Header::parse_quoted(&good[..28]).map(|header| header.total_bytes),
+            Ok(40)
+        );
     }
 
     #[test]

@@ -122,7 +122,7 @@ impl ListenerTable {
 
     /// Takes a listener away.
     pub(crate) fn remove(&mut self, id: ListenerId) -> Option<Listener> {
-        let (generation, slot) = self.slots.get_mut(id.index())?;
+        let (generation, slot) = self.slots.get_mut(id.index as usize)?;
         if *generation != id.generation {
             return None;
         }
@@ -151,12 +151,12 @@ impl ListenerTable {
 
     /// The listener with this id.
     pub(crate) fn at(&self, id: ListenerId) -> Option<&Listener> {
-        self.slots.get(id.index()).filter(|(generation, _)| *generation == id.generation)?.1.as_ref()
+        self.slots.get(id.index as usize).filter(|(generation, _)| *generation == id.generation)?.1.as_ref()
     }
 
     /// The listener with this id, to change it.
     pub(crate) fn at_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
-        self.slots.get_mut(id.index()).filter(|(generation, _)| *generation == id.generation)?.1.as_mut()
+        self.slots.get_mut(id.index as usize).filter(|(generation, _)| *generation == id.generation)?.1.as_mut()
     }
 
     /// Whether any listener has this port.
