@@ -11,7 +11,7 @@ use crate::channel::map::Control;
 use crate::channel::sync::{AtomicU32, Ordering, fence};
 use crate::errno::{Errno, Result};
 use crate::id::{FlowId, ListenerId};
-use crate::stack::{Close, ConnectRequest, FlowOptions, ListenRequest};
+use crate::stack::{Close, ConnectRequest, Facts, FlowOptions, FlowState, ListenRequest};
 
 /// Bit of `WishLine::linger` that says that SO_LINGER is on.
 const LINGER_ON: u32 = 1 << 31;
@@ -106,9 +106,6 @@ impl<'a> Work<'a> {
             _ => return Err(Errno::INVAL),
         }
         let local = endpoint(&cell.wish.local_address, &cell.wish.local_port)?;
-        if !local.ip().is_unspecified() && !self.is_ours(*local.ip()) {
-            return self.refused(cell, Errno::ADDRNOTAVAIL);
-        }
         if let Err(errno) = self
             .shared
             .memory
@@ -151,9 +148,6 @@ impl<'a> Work<'a> {
         let remote = endpoint(&cell.wish.remote_address, &cell.wish.remote_port)?;
         let local_address = Ipv4Addr::from_bits(cell.wish.local_address.load(Ordering::Relaxed));
         let local_port = port(&cell.wish.local_port)?;
-        if !local_address.is_unspecified() && !self.is_ours(local_address) {
-            return self.refused(cell, Errno::ADDRNOTAVAIL);
-        }
         if !self
             .shared
             .memory
@@ -197,19 +191,10 @@ impl<'a> Work<'a> {
     }
 
     /// Marks a wish that ended the object's hopes.
-    fn refused(&mut self, cell: &ObjectCell, errno: Errno) -> Result<()> {
+    fn refused(&self, cell: &ObjectCell, errno: Errno) -> Result<()> {
         cell.host.error.store(errno_number(errno), Ordering::Release);
         cell.host.kind.store(kind::FAILED, Ordering::Release);
         Err(errno)
-    }
-
-    fn is_ours(&self, address: Ipv4Addr) -> bool {
-        self.shared
-            .stack
-            .config()
-            .addresses
-            .iter()
-            .any(|ours| ours.address == address)
     }
 
     pub(super) const fn token(&self, object: u32) -> u32 {
@@ -277,7 +262,8 @@ impl<'a> Work<'a> {
             return;
         };
         record.tx_head = head;
-        if empty && shut & shut::WRITE != 0 && !record.finished && !record.closing {
+        let connected = cell.host.kind.load(Ordering::Relaxed) == kind::STREAM;
+        if empty && connected && shut & shut::WRITE != 0 && !record.finished && !record.closing {
             record.finished = true;
             self.shared.stack.shutdown_write(self.now, flow);
         }
@@ -457,16 +443,19 @@ impl<'a> Work<'a> {
             return;
         }
         let unread = record.rx_tail > record.rx_head;
+        let rest = cell.write.tx_tail.load(Ordering::Acquire) > record.tx_head && !record.finished;
         let linger = cell.wish.linger.load(Ordering::Relaxed);
         let how = if unread || linger == LINGER_ON {
             Close::Abort
-        } else if cell.write.tx_tail.load(Ordering::Acquire) > record.tx_head {
+        } else if rest && self.shared.stack.facts(flow).is_some_and(|facts| can_send(&facts)) {
             // The stack has no room for the rest yet; `publish` comes back when it has.
             return;
         } else {
             Close::Graceful
         };
-        record.closed = true;
+        if let Some(record) = self.records.at_mut(object) {
+            record.closed = true;
+        }
         self.shared.stack.close(self.now, flow, how);
     }
 
@@ -552,6 +541,15 @@ impl Cursor {
             len: u32::try_from(want).unwrap_or(left).min(left),
         }
     }
+}
+
+/// Whether bytes can still leave.
+fn can_send(facts: &Facts) -> bool {
+    facts.error.is_none()
+        && matches!(
+            facts.state,
+            FlowState::SynReceived | FlowState::Established | FlowState::CloseWait
+        )
 }
 
 /// Options as the stack takes them.

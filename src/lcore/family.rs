@@ -57,7 +57,7 @@ pub(super) struct Work<'a> {
 pub(super) struct Shared<'a> {
     pub(super) stack: &'a mut Stack,
     pub(super) memory: &'a mut Memory,
-    pub(super) tx: &'a mut dyn TxQueue,
+    pub(super) tx: &'a mut (dyn TxQueue + 'static),
     pub(super) counters: &'a LcoreCounters,
     /// `net.core.somaxconn`.
     pub(super) somaxconn: u32,
@@ -199,6 +199,15 @@ impl Family {
 
     pub(super) fn remove_process(&mut self, cell: u32) {
         self.live.retain(|&other| other != cell);
+    }
+
+    pub(super) fn is_live(&self, cell: u32) -> bool {
+        self.live.contains(&cell)
+    }
+
+    /// Every object index that the lcore has a record of.
+    pub(super) fn objects(&self) -> Vec<u32> {
+        self.records.indices().collect()
     }
 
     pub(super) fn forget_waiter(&mut self, slot: u32) {

@@ -1,9 +1,17 @@
 //! What an lcore does when a turn found nothing: spin, yield, or sleep.
+//!
+//! # Safety
+//! The one unsafe call borrows the descriptor that a receive queue names. The queue keeps it open as long as it lives
+//! ([`RxQueue::wait_fd`]), and the borrow ends before the queue is used again.
+
+#![allow(unsafe_code)]
 
 use core::time::Duration;
+use std::os::fd::BorrowedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
+use crate::device::RxQueue;
 use crate::errno::{Errno, Result};
 use crate::time::Instant;
 
@@ -76,23 +84,24 @@ impl Idle {
     }
 }
 
-/// Sleeps until one of `sources` is readable, or for `limit`.
+/// Sleeps until `bell` is readable, a frame may be there, or for `limit`.
 ///
 /// # Errors
 /// What ppoll says but EINTR, which ends the sleep.
-pub(super) fn sleep(sources: &mut [PollFd<'_>], limit: Option<Duration>) -> Result<()> {
+pub(super) fn sleep(bell: BorrowedFd<'_>, queue: &dyn RxQueue, limit: Option<Duration>) -> Result<()> {
+    let source = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+    // SAFETY: the queue keeps the descriptor open, and is borrowed for longer than the call below.
+    let frames = queue.wait_fd().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+    let mut sources = [source(bell), source(frames.unwrap_or(bell))];
     let limit = limit.map(|limit| Timespec {
         tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(limit.subsec_nanos()),
     });
-    match rustix::event::poll(sources, limit.as_ref()) {
+    match rustix::event::poll(&mut sources, limit.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
-
-/// What is waited for on a descriptor.
-pub(super) const WAIT_FOR: PollFlags = PollFlags::IN;
 
 #[cfg(test)]
 mod tests {

@@ -56,11 +56,8 @@ pub enum Mail {
         /// The family.
         owner: Owner,
     },
-    /// A client runs on these CPUs; an lcore that shares one of them yields.
-    Neighbour {
-        /// CPU numbers.
-        cpus: Vec<u32>,
-    },
+    /// A client runs on the lcore's CPU as well, so that it yields from now on.
+    Neighbour,
     /// The loop ends after this turn.
     Stop,
 }

@@ -27,8 +27,6 @@ mod process;
 mod publish;
 mod segments;
 mod table;
-#[cfg(test)]
-mod tests;
 mod worker;
 
 pub use affinity::{Placement, cpus_of, place};

@@ -2,10 +2,8 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
-
-use rustix::event::PollFd;
 
 use super::clock::Clock;
 use super::counters::LcoreCounters;
@@ -54,7 +52,7 @@ impl core::fmt::Debug for LcoreConfig {
 pub struct LcoreStatus {
     /// Counters.
     pub counters: Arc<LcoreCounters>,
-    /// Flows of the stack.
+    /// Flows of the stack, those in TIME-WAIT among them.
     pub flows: AtomicUsize,
     ended: Mutex<Vec<Owner>>,
 }
@@ -289,7 +287,10 @@ impl Lcore {
         }
         self.status
             .flows
-            .store(self.stack.flows(), Ordering::Relaxed);
+            .store(
+                self.stack.live_flows() + self.stack.resting_flows(),
+                Ordering::Relaxed,
+            );
         work
     }
 
@@ -332,14 +333,8 @@ impl Lcore {
         let due = [self.stack.next_timer(), self.rx.next_due()];
         let limit = due.into_iter().flatten().min().map(|due| due.since(now));
         let began = time::monotonic();
-        let result = match self.rx.wait_fd() {
-            Some(fd) => {
-                let mut sources = [source(self.mailbox.eventfd().as_fd()), source(fd)];
-                idle::sleep(&mut sources, limit)
-            }
-            None => idle::sleep(&mut [source(self.mailbox.eventfd().as_fd())], limit),
-        };
-        if let Err(errno) = result {
+        let bell = self.mailbox.eventfd().as_fd();
+        if let Err(errno) = idle::sleep(bell, self.rx.as_ref(), limit) {
             // Then it polls: slower for others, but nothing is lost.
             crate::error!("lcore cannot sleep errno={errno}");
         }
@@ -360,10 +355,6 @@ impl Lcore {
             family.die();
         }
     }
-}
-
-fn source<'a>(fd: BorrowedFd<'a>) -> PollFd<'a> {
-    PollFd::from_borrowed_fd(fd, idle::WAIT_FOR)
 }
 
 /// Changes between two turns that need no allocation.

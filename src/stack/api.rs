@@ -189,6 +189,8 @@ pub enum FlowState {
 pub struct Facts {
     /// TCP state.
     pub state: FlowState,
+    /// [`RxRing::id`] of its receive ring.
+    pub ring: u32,
     /// Bytes received in order since the connection began (readable = this less what was consumed).
     pub rx_total: u64,
     /// The peer's FIN was received after `rx_total` bytes.

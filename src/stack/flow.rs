@@ -159,6 +159,30 @@ impl Engine {
         catch_unwind(AssertUnwindSafe(|| socket.send_slice(bytes).unwrap_or(0))).unwrap_or(0)
     }
 
+    /// Lends up to `want` bytes of free send buffer to `fill`, part by part, and returns how many were taken.
+    pub(crate) fn send_with(&mut self, want: usize, fill: &mut dyn FnMut(&mut [u8])) -> usize {
+        let Some(socket) = self.socket_mut() else { return 0 };
+        catch_unwind(AssertUnwindSafe(|| {
+            let mut done = 0;
+            // The buffer may wrap once, so two rounds reach the end.
+            while done < want {
+                let part = socket.send(|bytes| {
+                    let part = bytes.len().min(want - done);
+                    if let Some(bytes) = bytes.get_mut(..part).filter(|bytes| !bytes.is_empty()) {
+                        fill(bytes);
+                    }
+                    (part, part)
+                });
+                match part {
+                    Ok(part) if part > 0 => done += part,
+                    _ => break,
+                }
+            }
+            done
+        }))
+        .unwrap_or(0)
+    }
+
     /// Takes `count` received bytes out of the window's way and returns how many there were.
     pub(crate) fn consume(&mut self, count: usize) -> usize {
         let Some(socket) = self.socket_mut() else { return 0 };

@@ -40,6 +40,22 @@ impl Stack {
         taken
     }
 
+    /// As [`Stack::send`], but the bytes are written by `fill` straight into the send buffer: it is called with each
+    /// contiguous part, `want` bytes at most in all.
+    pub fn send_with(&mut self, _now: Instant, flow: FlowId, want: usize, fill: &mut dyn FnMut(&mut [u8])) -> usize {
+        let Some(index) = self.table.resolve(flow) else { return 0 };
+        let Some((hot, cold)) = self.table.parts(index) else { return 0 };
+        if hot.flags.has(Flags::DETACHED) || hot.phase == Phase::Orphan {
+            return 0;
+        }
+        let taken = hot.engine.send_with(want, fill);
+        if taken > 0 {
+            cold.tx_total += taken as u64;
+            self.mark_dirty(index);
+        }
+        taken
+    }
+
     /// Notes that the program read everything below stream offset `total`. What is not true is ignored: an offset
     /// beyond what was received counts as that, one below the last counts as the last.
     pub fn consumed(&mut self, _now: Instant, flow: FlowId, total: u64) {

@@ -132,6 +132,12 @@ impl Stack {
         self.table.live()
     }
 
+    /// Connections that rest in TIME-WAIT.
+    #[must_use]
+    pub fn resting_flows(&self) -> usize {
+        self.time_wait.len()
+    }
+
     /// Begins to listen.
     ///
     /// # Errors
@@ -194,6 +200,7 @@ impl Stack {
         let open = !hot.flags.has(Flags::DETACHED) && cold.error.is_none();
         Some(Facts {
             state: cold.state,
+            ring: cold.ring,
             rx_total: cold.rx_total,
             rx_finished: cold.rx_finished,
             tx_room: if open { hot.engine.facts().tx_room } else { 0 },
