@@ -69,7 +69,11 @@ impl Layout {
     #[must_use]
     pub const fn accept_entries(&self) -> u32 {
         let fit = self.rx_ring_bytes / 4;
-        if fit < ACCEPT_ENTRIES_MAX { fit } else { ACCEPT_ENTRIES_MAX }
+        if fit < ACCEPT_ENTRIES_MAX {
+            fit
+        } else {
+            ACCEPT_ENTRIES_MAX
+        }
     }
 
     /// Leaf words of a bitmap over all objects.

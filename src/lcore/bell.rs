@@ -41,7 +41,9 @@ impl<'a> Work<'a> {
                 self.pops(object);
                 if cell.write.shut.load(Ordering::Relaxed) & shut::READ != 0 {
                     self.unlisten(object, listener);
-                    cell.host.error.store(errno_number(Errno::INVAL), Ordering::Release);
+                    cell.host
+                        .error
+                        .store(errno_number(Errno::INVAL), Ordering::Release);
                     cell.host.kind.store(kind::FAILED, Ordering::Release);
                     self.alert(object);
                 }
@@ -148,11 +150,7 @@ impl<'a> Work<'a> {
         let remote = endpoint(&cell.wish.remote_address, &cell.wish.remote_port)?;
         let local_address = Ipv4Addr::from_bits(cell.wish.local_address.load(Ordering::Relaxed));
         let local_port = port(&cell.wish.local_port)?;
-        if !self
-            .shared
-            .memory
-            .back_transmit(self.owner, object, PAGE)
-        {
+        if !self.shared.memory.back_transmit(self.owner, object, PAGE) {
             return self.refused(cell, Errno::NOBUFS);
         }
         let request = ConnectRequest {
@@ -192,7 +190,9 @@ impl<'a> Work<'a> {
 
     /// Marks a wish that ended the object's hopes.
     fn refused(&self, cell: &ObjectCell, errno: Errno) -> Result<()> {
-        cell.host.error.store(errno_number(errno), Ordering::Release);
+        cell.host
+            .error
+            .store(errno_number(errno), Ordering::Release);
         cell.host.kind.store(kind::FAILED, Ordering::Release);
         Err(errno)
     }
@@ -293,7 +293,11 @@ impl<'a> Work<'a> {
             .saturating_sub(head);
         if backed < capacity && (wanted || queued.saturating_mul(2) > u64::from(backed)) {
             // Without memory the ring stays small; the writer waits for its page.
-            if !self.shared.memory.back_transmit(self.owner, object, capacity) {
+            if !self
+                .shared
+                .memory
+                .back_transmit(self.owner, object, capacity)
+            {
                 self.shared.counters.flows_refused_no_memory.raise();
             }
         }
@@ -447,7 +451,13 @@ impl<'a> Work<'a> {
         let linger = cell.wish.linger.load(Ordering::Relaxed);
         let how = if unread || linger == LINGER_ON {
             Close::Abort
-        } else if rest && self.shared.stack.facts(flow).is_some_and(|facts| can_send(&facts)) {
+        } else if rest
+            && self
+                .shared
+                .stack
+                .facts(flow)
+                .is_some_and(|facts| can_send(&facts))
+        {
             // The stack has no room for the rest yet; `publish` comes back when it has.
             return;
         } else {

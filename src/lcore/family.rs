@@ -11,10 +11,10 @@ use super::table::Table;
 use crate::channel::cell::{ObjectCell, host_state, process};
 use crate::channel::layout::{PROCS, SLOTS};
 use crate::channel::sync::{Ordering, fence};
+use crate::device::TxQueue;
 use crate::errno::Errno;
 use crate::readiness;
 use crate::stack::{Owner, Stack};
-use crate::device::TxQueue;
 use crate::time::Instant;
 
 /// Doorbells of a family answered in a turn at most.
@@ -152,7 +152,9 @@ impl Family {
     /// Whether the program has rung or kicked.
     pub(super) fn is_calling(&self) -> bool {
         let control = &self.segments.control;
-        control.doorbells().is_some_and(|bells| bells.may_have_any())
+        control
+            .doorbells()
+            .is_some_and(|bells| bells.may_have_any())
             || !control.header().kicks.epolls.is_empty()
     }
 

@@ -88,10 +88,16 @@ impl Idle {
 ///
 /// # Errors
 /// What ppoll says but EINTR, which ends the sleep.
-pub(super) fn sleep(bell: BorrowedFd<'_>, queue: &dyn RxQueue, limit: Option<Duration>) -> Result<()> {
+pub(super) fn sleep(
+    bell: BorrowedFd<'_>,
+    queue: &dyn RxQueue,
+    limit: Option<Duration>,
+) -> Result<()> {
     let source = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
     // SAFETY: the queue keeps the descriptor open, and is borrowed for longer than the call below.
-    let frames = queue.wait_fd().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+    let frames = queue
+        .wait_fd()
+        .map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
     let mut sources = [source(bell), source(frames.unwrap_or(bell))];
     let limit = limit.map(|limit| Timespec {
         tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),

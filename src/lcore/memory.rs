@@ -188,10 +188,7 @@ impl Memory {
             return;
         }
         place.known = false;
-        match pool
-            .segments
-            .shrink(object, place.receive, place.transmit)
-        {
+        match pool.segments.shrink(object, place.receive, place.transmit) {
             Ok((receive, transmit)) => (place.receive, place.transmit) = (receive, transmit),
             Err(errno) => crate::warn!("ring memory not returned object={object} errno={errno}"),
         }

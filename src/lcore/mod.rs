@@ -27,6 +27,8 @@ mod process;
 mod publish;
 mod segments;
 mod table;
+#[cfg(test)]
+pub(crate) mod tests;
 mod worker;
 
 pub use affinity::{Placement, cpus_of, place};

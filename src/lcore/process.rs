@@ -104,7 +104,9 @@ fn free_cell(control: &Control, cell: u32, released: &mut Vec<u32>) {
         };
         let left = it
             .used
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| used.checked_sub(1));
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
+                used.checked_sub(1)
+            });
         if left == Ok(1) {
             it.generation.fetch_add(1, Ordering::SeqCst);
             it.slots.clear();

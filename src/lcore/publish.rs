@@ -26,11 +26,7 @@ impl Work<'_> {
             return self.refuse(flow);
         }
         let object = facts.ring;
-        if !self
-            .shared
-            .memory
-            .back_transmit(self.owner, object, PAGE)
-        {
+        if !self.shared.memory.back_transmit(self.owner, object, PAGE) {
             self.shared.counters.flows_refused_no_memory.raise();
             return self.refuse(flow);
         }
@@ -38,14 +34,20 @@ impl Work<'_> {
         let (Some(cell), Some(from), Some(entries)) = (
             self.cell(object),
             self.cell(listener_object),
-            self.segments.receive.accept_entries(listener_object, entries),
+            self.segments
+                .receive
+                .accept_entries(listener_object, entries),
         ) else {
             return self.refuse(flow);
         };
         inherit(from, cell);
         cell.fact.listener.store(listener_object, Ordering::Relaxed);
         store_endpoint(facts.local, &cell.fact.local_address, &cell.fact.local_port);
-        store_endpoint(facts.remote, &cell.fact.remote_address, &cell.fact.remote_port);
+        store_endpoint(
+            facts.remote,
+            &cell.fact.remote_address,
+            &cell.fact.remote_port,
+        );
         let Some(record) = self.records.at_mut(object) else {
             return self.refuse(flow);
         };
@@ -96,10 +98,7 @@ impl Work<'_> {
         if self.tell(object, cell, &facts) {
             self.alert(object);
         }
-        let closing = self
-            .records
-            .at(object)
-            .is_some_and(|record| record.closing);
+        let closing = self.records.at(object).is_some_and(|record| record.closing);
         if closing {
             self.let_go(object);
         } else {
@@ -153,7 +152,9 @@ impl Work<'_> {
             && !record.error_told
         {
             record.error_told = true;
-            cell.host.error.store(errno_number(errno), Ordering::Release);
+            cell.host
+                .error
+                .store(errno_number(errno), Ordering::Release);
             wake = true;
         }
         // After the positions: a FIN seen is behind all its bytes.

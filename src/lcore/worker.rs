@@ -135,12 +135,8 @@ impl Lcore {
         let now = self.clock.now();
         let mut work = self.receive(now);
         work += self.commands(now);
-        work += self
-            .stack
-            .expire(now, &mut self.memory, self.tx.as_mut());
-        work += self
-            .stack
-            .transmit(now, &mut self.memory, self.tx.as_mut());
+        work += self.stack.expire(now, &mut self.memory, self.tx.as_mut());
+        work += self.stack.transmit(now, &mut self.memory, self.tx.as_mut());
         self.tx.flush(now);
         work += self.publish(now);
         work += self.wake();
@@ -285,12 +281,10 @@ impl Lcore {
                 self.status.push_ended(Owner(place));
             }
         }
-        self.status
-            .flows
-            .store(
-                self.stack.live_flows() + self.stack.resting_flows(),
-                Ordering::Relaxed,
-            );
+        self.status.flows.store(
+            self.stack.live_flows() + self.stack.resting_flows(),
+            Ordering::Relaxed,
+        );
         work
     }
 
