@@ -28,9 +28,7 @@ impl Stack {
 
     pub(crate) fn receive_arp(&mut self, io: &mut Io<'_>, bytes: &[u8], place: Range<usize>) {
         self.counters.rx_arp_packets.raise();
-        let Some(packet) = bytes.get(place) else {
-            return;
-        };
+        let Some(packet) = bytes.get(place) else { return };
         let outcome = self.neighbors.ingress_arp(io.now, packet);
         if let Some(reply) = outcome.reply {
             self.send_arp_frame(io.tx, reply);
@@ -50,14 +48,8 @@ impl Stack {
     /// Flows that waited for this next hop may send.
     fn next_hop_known(&mut self, io: &mut Io<'_>, address: Ipv4Addr) {
         for flow in self.unresolved.remove(&address).unwrap_or_default() {
-            let Some(index) = self.table.resolve(flow) else {
-                continue;
-            };
-            if self
-                .table
-                .hot(index)
-                .is_some_and(|hot| hot.flags.has(Flags::UNRESOLVED))
-            {
+            let Some(index) = self.table.resolve(flow) else { continue };
+            if self.table.hot(index).is_some_and(|hot| hot.flags.has(Flags::UNRESOLVED)) {
                 self.resolve(io, index);
                 self.mark_dirty(index);
             }
@@ -71,10 +63,7 @@ impl Stack {
         for address in failed {
             for flow in self.unresolved.remove(&address).unwrap_or_default() {
                 if let Some(index) = self.table.resolve(flow)
-                    && self
-                        .table
-                        .hot(index)
-                        .is_some_and(|hot| hot.flags.has(Flags::UNRESOLVED))
+                    && self.table.hot(index).is_some_and(|hot| hot.flags.has(Flags::UNRESOLVED))
                 {
                     self.counters.flows_ended_no_neighbor.raise();
                     self.kill(io, index, Errno::HOSTUNREACH, false);
@@ -91,9 +80,7 @@ impl Stack {
         self.neighbors.poll(
             now,
             &mut |frame| {
-                let Some(buffer) = tx.alloc(ArpFrame::frame_bytes(vlan)) else {
-                    return false;
-                };
+                let Some(buffer) = tx.alloc(ArpFrame::frame_bytes(vlan)) else { return false };
                 if let Some(length) = frame.emit(vlan, buffer) {
                     tx.commit(length, TxMeta::default());
                     counters.tx_frames.raise();
@@ -137,19 +124,13 @@ impl Stack {
     /// Nobody listens for UDP yet: port unreachable, at a limited rate.
     pub(crate) fn receive_udp(&mut self, io: &mut Io<'_>, bytes: &[u8], frame: &UdpFrame) {
         self.counters.rx_datagrams.raise();
-        let Some(length) = icmp::port_unreachable_bytes(frame, self.link.vlan) else {
-            return;
-        };
+        let Some(length) = icmp::port_unreachable_bytes(frame, self.link.vlan) else { return };
         if !self.unreachables.allow(io.now) {
             return self.counters.icmp_errors_limited.raise();
         }
-        let sent = self.send_icmp(
-            io,
-            *frame.remote.ip(),
-            frame.source_mac,
-            length,
-            |link, out| icmp::port_unreachable(bytes, frame, link, out),
-        );
+        let sent = self.send_icmp(io, *frame.remote.ip(), frame.source_mac, length, |link, out| {
+            icmp::port_unreachable(bytes, frame, link, out)
+        });
         if sent {
             self.counters.icmp_errors_sent.raise();
         }
@@ -163,31 +144,18 @@ impl Stack {
         length: usize,
         fill: impl FnOnce(Link, &mut [u8]) -> Option<usize>,
     ) -> bool {
-        let link = Link {
-            source: self.link.mac,
-            destination: mac,
-            vlan: self.link.vlan,
-        };
+        let link = Link { source: self.link.mac, destination: mac, vlan: self.link.vlan };
         let looped = self.rules.is_ours(to);
-        let mut outlet = Outlet {
-            tx: &mut *io.tx,
-            looped: &mut self.looped,
-            link: self.link,
-            counters: &self.counters,
-            reserve: 0,
-        };
+        let mut outlet =
+            Outlet { tx: &mut *io.tx, looped: &mut self.looped, link: self.link, counters: &self.counters, reserve: 0 };
         outlet.send(looped, length, false, |out| fill(link, out))
     }
 
     /// An error about a segment of ours (RFC 1122 4.2.3.9, RFC 5927): it ends a connect, it lowers the path's MTU, and
     /// everything else is only remembered.
     fn icmp_error(&mut self, io: &mut Io<'_>, error: &IcmpError) {
-        let found = (error.transport == Transport::Tcp)
-            .then(|| self.table.lookup(error.key))
-            .flatten();
-        let Some((index, (hot, cold))) =
-            found.and_then(|index| Some((index, self.table.parts(index)?)))
-        else {
+        let found = (error.transport == Transport::Tcp).then(|| self.table.lookup(error.key)).flatten();
+        let Some((index, (hot, cold))) = found.and_then(|index| Some((index, self.table.parts(index)?))) else {
             return self.counters.icmp_errors_ignored.raise();
         };
         // RFC 5927 section 4.1: it must be about something under way.
