@@ -27,3 +27,6 @@ pub mod readiness;
 pub mod stack;
 pub mod telemetry;
 pub mod time;
+
+/// The version of this build: the package's, and the commit when it was built from a checkout.
+pub const BUILD_VERSION: &str = env!("KNET_BUILD_VERSION");

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use super::settings::OnError;
+
 /// A place in the file, both counted from 1; the column counts characters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Position {
@@ -75,6 +77,8 @@ pub struct Faults {
     pub faults: Vec<Fault>,
     /// What else was noticed on the way.
     pub remarks: Vec<Remark>,
+    /// `common.on_error`, when that key itself could be read, else the default.
+    pub on_error: OnError,
 }
 
 impl Faults {
@@ -90,14 +94,32 @@ impl Faults {
                 advice: advice.to_owned(),
             }],
             remarks: Vec::new(),
+            on_error: OnError::Kernel,
         }
     }
 
-    /// All faults on one line, as the program's one line on descriptor 2 shows them.
+    /// The faults on one line, as the program's one line on descriptor 2 shows them; after [`LINE_FAULTS_MAX`] of
+    /// them only how many more there are.
     #[must_use]
     pub fn one_line(&self) -> String {
-        let faults: Vec<String> = self.faults.iter().map(ToString::to_string).collect();
-        format!("{}: {}", self.file, faults.join("; "))
+        let shown = self
+            .faults
+            .iter()
+            .take(LINE_FAULTS_MAX)
+            .map(ToString::to_string);
+        let mut parts: Vec<String> = shown.collect();
+        if let Some(more) = self
+            .faults
+            .len()
+            .checked_sub(LINE_FAULTS_MAX)
+            .filter(|more| *more > 0)
+        {
+            parts.push(format!(
+                "and {more} more, which knetctl check {} shows",
+                self.file
+            ));
+        }
+        format!("{}: {}", self.file, parts.join("; "))
     }
 }
 
@@ -116,3 +138,22 @@ impl fmt::Display for Faults {
 }
 
 impl core::error::Error for Faults {}
+
+/// Faults that [`Faults::one_line`] spells out.
+pub const LINE_FAULTS_MAX: usize = 16;
+
+/// A piece of the file as it may be shown: no control character, and cut when long.
+pub(super) fn shown(text: &str) -> String {
+    let mut shown = String::new();
+    for c in text.chars().take(60) {
+        if c.is_control() {
+            shown.extend(c.escape_unicode());
+        } else {
+            shown.push(c);
+        }
+    }
+    if text.chars().nth(60).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}

@@ -35,7 +35,8 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Faults> {
     read_descriptor(&shown, file.as_fd())
 }
 
-/// Reads the file behind `file` from its present position (the host is handed the program's descriptor).
+/// Reads the file behind `file` from its beginning. The host is handed the program's descriptor, whose position
+/// the program has moved by reading, so that position is neither used nor changed.
 ///
 /// # Errors
 /// As [`read`].
@@ -56,7 +57,8 @@ pub fn read_descriptor(path: &str, file: BorrowedFd<'_>) -> Result<Vec<u8>, Faul
     let mut bytes = Vec::new();
     let mut chunk = [0; 4096];
     loop {
-        let count = match rustix::io::read(file, &mut chunk) {
+        let offset = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        let count = match rustix::io::pread(file, &mut chunk, offset) {
             Ok(0) => return Ok(bytes),
             Ok(count) => count,
             Err(Errno::INTR) => continue,

@@ -30,11 +30,12 @@ pub mod schema;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use std::path::Path;
 
 pub use address::{Route, is_inside, mask};
-pub use error::{Fault, Faults, Position, Remark};
+pub use error::{Fault, Faults, LINE_FAULTS_MAX, Position, Remark};
 pub use file::{DEFAULT_PATH, FILE_BYTES_MAX, read, read_descriptor};
 pub use hash::config_hash;
 pub use policy::Policy;
@@ -71,6 +72,7 @@ pub fn load_bytes(path: &str, bytes: &[u8]) -> Result<Config, Faults> {
         file: path.to_owned(),
         faults,
         remarks: Vec::new(),
+        on_error: OnError::Kernel,
     })?;
     resolve::resolve(path, bytes, &root, faults)
 }

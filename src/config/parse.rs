@@ -2,49 +2,13 @@
 //!
 //! RFC 8259, and on top what every K-NET guide shows: `//`, `/* */` and `#` remarks, trailing commas, a
 //! full-width comma, a byte order mark, CRLF. A general JSON crate has neither remarks nor positions nor
-//! duplicate keys, and those are what an operator needs to be told.
+//! duplicate keys, and those are what an operator needs to be told; it decodes single texts and numbers.
 
-use super::error::{Fault, Position};
+use super::error::{Fault, Position, shown};
+pub use super::tree::{Member, Node, Value};
 
 /// Objects and lists inside each other at most; bounds the recursion.
 const DEPTH_MAX: usize = 32;
-
-/// A value and where it begins.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Node {
-    /// The first character of the value.
-    pub at: Position,
-    /// The value.
-    pub value: Value,
-}
-
-/// A JSON value.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Value {
-    /// `null`
-    Null,
-    /// `true` or `false`
-    Bool(bool),
-    /// A number, as it was written.
-    Number(String),
-    /// A string, escapes resolved.
-    Text(String),
-    /// A list.
-    List(Vec<Node>),
-    /// An object, in the order of the file, without the duplicates.
-    Object(Vec<Member>),
-}
-
-/// One key of an object.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Member {
-    /// The key as it was written.
-    pub name: String,
-    /// Where the key stands.
-    pub at: Position,
-    /// Its value.
-    pub node: Node,
-}
 
 /// Reads a whole file; the faults found on the way (duplicate keys) do not end the parse.
 ///
@@ -121,7 +85,7 @@ impl Parser<'_> {
                 return Err(self.unexpected("a key in double quotes or '}'"));
             }
             let name = self.string()?;
-            self.path.push(name.clone());
+            self.path.push(shown(&name));
             self.space()?;
             if self.peek() != Some(':') {
                 return Err(self.unexpected("':' after the key"));
@@ -176,83 +140,53 @@ impl Parser<'_> {
         Ok(true)
     }
 
+    /// A text; its escapes are those of RFC 8259 section 7, and left to the JSON crate.
     fn string(&mut self) -> Result<String, Fault> {
-        let open = self.at;
+        let open = self.fault(
+            "this text has no closing quote on its line",
+            "write the missing '\"'",
+        );
+        let mut raw = String::from('"');
         self.next();
-        let mut text = String::new();
         loop {
-            match self.peek() {
-                Some('"') => break,
+            match self.next() {
+                None | Some('\n' | '\r') => return Err(open),
                 Some('\\') => {
-                    self.next();
-                    text.push(self.escape()?);
-                }
-                None | Some('\n' | '\r') => {
-                    let what =
-                        format!("the text that begins at {open} has no closing quote on its line");
-                    return Err(self.fault(&what, "write the missing '\"'"));
-                }
-                Some(c) if c.is_ascii_control() && c != '\t' => {
-                    let what = format!("control character U+{:04X} inside a text", u32::from(c));
-                    return Err(self.fault(&what, "delete it"));
+                    raw.push('\\');
+                    raw.extend(self.next());
                 }
                 Some(c) => {
-                    text.push(c);
-                    self.next();
+                    raw.push(c);
+                    if c == '"' {
+                        break;
+                    }
                 }
             }
         }
-        self.next();
-        Ok(text)
-    }
-
-    fn escape(&mut self) -> Result<char, Fault> {
-        let fault = self.fault(
-            "unknown escape in a text",
-            "one of \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX",
-        );
-        let Some(c) = self.next() else {
-            return Err(fault);
-        };
-        Ok(match c {
-            '"' | '\\' | '/' => c,
-            'b' => '\u{8}',
-            'f' => '\u{c}',
-            'n' => '\n',
-            'r' => '\r',
-            't' => '\t',
-            'u' => {
-                let high = self.hex4().ok_or_else(|| fault.clone())?;
-                let mut code = high;
-                // RFC 8259 section 7: characters above U+FFFF are two escapes, a surrogate pair.
-                if (0xd800..0xdc00).contains(&high) {
-                    let low = (self.next() == Some('\\') && self.next() == Some('u'))
-                        .then(|| self.hex4())
-                        .flatten();
-                    let low = low
-                        .filter(|low| (0xdc00..0xe000).contains(low))
-                        .ok_or_else(|| fault.clone())?;
-                    code = 0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00);
-                }
-                char::from_u32(code).filter(|c| *c != '\0').ok_or(fault)?
-            }
-            _ => return Err(fault),
-        })
-    }
-
-    fn hex4(&mut self) -> Option<u32> {
-        let mut code = 0;
-        for _ in 0..4 {
-            code = code * 16 + self.next()?.to_digit(16)?;
+        if let Some(c) = raw.chars().find(|c| c.is_ascii_control()) {
+            let what = format!("control character U+{:04X} in this text", u32::from(c));
+            return Err(Fault {
+                what,
+                advice: "delete it".to_owned(),
+                ..open
+            });
         }
-        Some(code)
+        match serde_json::from_str::<String>(&raw) {
+            Ok(text) if !text.contains('\0') => Ok(text),
+            _ => {
+                let what = format!("bad escape in the text {}", shown(&raw));
+                Err(Fault {
+                    what,
+                    advice: "one of \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX".to_owned(),
+                    ..open
+                })
+            }
+        }
     }
 
+    /// A number by the grammar of RFC 8259 section 6, kept as it was written.
     fn number(&mut self) -> Result<String, Fault> {
-        let fault = self.fault(
-            "not a number",
-            "digits, for example 1500, without separators",
-        );
+        let fault = self.fault("", "digits, for example 1500, without separators");
         let mut text = String::new();
         while let Some(c) = self
             .peek()
@@ -261,25 +195,12 @@ impl Parser<'_> {
             text.push(c);
             self.next();
         }
-        // RFC 8259 section 6: no leading zero, digits on both sides of the point.
-        let digits = text.strip_prefix('-').unwrap_or(&text);
-        let whole = digits.split(['.', 'e', 'E']).next().unwrap_or("");
-        let good = (whole == "0" || !whole.starts_with('0'))
-            && text
-                .chars()
-                .all(|c| c.is_ascii_digit() || "+-.eE".contains(c))
-            && digits.starts_with(|c: char| c.is_ascii_digit())
-            && !text.ends_with('.')
-            && !text.contains(".e")
-            && !text.contains(".E")
-            && text.parse::<f64>().is_ok_and(f64::is_finite);
-        if good {
-            Ok(text)
-        } else {
-            Err(Fault {
-                what: format!("'{text}' is not a number"),
+        match serde_json::from_str::<f64>(&text) {
+            Ok(_) => Ok(text),
+            Err(_) => Err(Fault {
+                what: format!("'{}' is not a number", shown(&text)),
                 ..fault
-            })
+            }),
         }
     }
 
@@ -298,7 +219,7 @@ impl Parser<'_> {
             "false" => Ok(Value::Bool(false)),
             "null" => Ok(Value::Null),
             _ => Err(Fault {
-                what: format!("'{word}' found"),
+                what: format!("'{}' found", shown(&word)),
                 ..fault
             }),
         }

@@ -116,7 +116,7 @@ section! { ProtoStack "proto_stack" "The TCP/IP stack." {
 } }
 
 section! { Dpdk "dpdk" "DPDK: cores, queues and EAL arguments." {
-    core_list_global: String = Key::knet("core_list_global", Kind::Text(CPUS), "\"\"", "CPUs of the data plane; empty: chosen at run time (the highest CPU of the cpuset outside the program's mask, else the highest one, shared).");
+    core_list_global: String = Key::knet("core_list_global", Kind::Text(CPUS), "\"\"", "CPUs of the data plane; empty: chosen at run time (the highest CPU of the cpuset outside the program's mask, else the highest one, shared). Not read with cothread_enable 1.");
     queue_num: i64 = Key::knet("queue_num", whole(1, 64), "1", "K-NET: queues in all.").without_meaning("each data-plane thread has one queue pair");
     tx_cache_size: i64 = Key::knet("tx_cache_size", whole(256, 16_384), "256", "Transmit descriptors of a queue.");
     rx_cache_size: i64 = Key::knet("rx_cache_size", whole(256, 16_384), "256", "Receive descriptors of a queue.");

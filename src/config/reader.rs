@@ -1,6 +1,6 @@
 //! Takes the keys of a section out of the tree: presence, type, range, default, unknown names.
 
-use super::error::{Fault, Position, Remark};
+use super::error::{Fault, Position, Remark, shown};
 use super::key::{Effect, Key, Kind, Section};
 use super::nearest::nearest;
 use super::parse::{self, Member, Node, Value};
@@ -43,6 +43,9 @@ impl<T> Field<T> {
         }
     }
 }
+
+/// After this many faults no nearest key is looked for: the file is something else.
+const SUGGESTIONS_MAX: usize = 200;
 
 /// Walks the sections of one file and collects what is wrong.
 #[derive(Debug)]
@@ -194,7 +197,9 @@ impl<'a> Reader<'a> {
                 .find(|key| key.name.eq_ignore_ascii_case(&member.name))?;
             Some(format!("{}.{}", other.path, key.name))
         });
-        let advice = if let Some(path) = elsewhere {
+        let advice = if self.faults.len() > SUGGESTIONS_MAX {
+            String::new()
+        } else if let Some(path) = elsewhere {
             format!("it belongs to {path}")
         } else if let Some(name) = nearest(&member.name, names) {
             format!("nearest known: {name}")
@@ -213,10 +218,11 @@ impl<'a> Reader<'a> {
                 None => "docs/config.md lists every key".to_owned(),
             }
         };
+        let name = shown(&member.name);
         let path = if section.is_empty() {
-            member.name.clone()
+            name
         } else {
-            format!("{section}.{}", member.name)
+            format!("{section}.{name}")
         };
         let what = if section.is_empty() {
             "unknown section"
@@ -258,12 +264,15 @@ impl Take for i64 {
         let fault = match &node.value {
             Value::Number(text) => match whole(text) {
                 Some(number) if (min..=max).contains(&number) => return Some(number),
-                Some(_) => wrong(format!("{text} is out of range"), range),
-                None => wrong(format!("{text} is not a whole number in range"), range),
+                Some(_) => wrong(format!("{} is out of range", shown(text)), range),
+                None => wrong(
+                    format!("{} is not a whole number in range", shown(text)),
+                    range,
+                ),
             },
             Value::Text(text) if whole(text.trim()).is_some() => wrong(
                 format!("the number {} is written as text", quoted(text)),
-                format!("write {} without quotes", text.trim()),
+                format!("write {} without quotes", shown(text.trim())),
             ),
             Value::Bool(on) if (min, max) == (0, 1) => wrong(
                 format!("{on} found"),
@@ -310,7 +319,9 @@ impl Take for String {
                 format!("{} is not known", quoted(text))
             }
             (Value::Text(text), _) => return Some(text.clone()),
-            (Value::Number(number), _) => format!("the number {number} found, write it in quotes"),
+            (Value::Number(number), _) => {
+                format!("the number {} found, write it in quotes", shown(number))
+            }
             (other, _) => format!("{} found", describe(other)),
         };
         faults.push(Fault {
@@ -379,13 +390,9 @@ fn whole(text: &str) -> Option<i64> {
     format!("{number:.0}").parse().ok()
 }
 
-/// A text as it is shown in a fault: escaped, cut when long.
+/// A text as it is shown in a fault.
 pub(super) fn quoted(text: &str) -> String {
-    let mut shown: String = text.chars().take(60).flat_map(char::escape_debug).collect();
-    if text.chars().nth(60).is_some() {
-        shown.push_str("...");
-    }
-    format!("\"{shown}\"")
+    format!("\"{}\"", shown(text))
 }
 
 /// A value of the wrong type, in words.
@@ -393,7 +400,7 @@ fn describe(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::Bool(on) => on.to_string(),
-        Value::Number(number) => format!("the number {number}"),
+        Value::Number(number) => format!("the number {}", shown(number)),
         Value::Text(text) => format!("the text {}", quoted(text)),
         Value::List(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),

@@ -114,7 +114,7 @@ works as it is. Every key has a default, so the smallest useful file is
   reported at once, each with its line, column, JSON path and the range or the nearest known key.
 - A fault makes the whole file unusable: programs run on kernel sockets and say so in one line, or are refused with
   `common.on_error` `\"fail\"` when that key itself could be read.
-- An empty text or an empty list is the same as a key left out.
+- An empty list, and an empty text where the table allows one, is the same as the key left out.
 - `knetctl check [FILE]` shows every fault, and what the file would do on this machine. Its exit codes: 0 all well, 1 faults
   in the file, 2 the file is right but would not run here, 64 wrong usage.
 ";

@@ -591,6 +591,38 @@ fn a_policy_covers_what_it_lists() {
 }
 
 #[test]
+fn a_faulty_file_still_says_what_to_do_about_it() {
+    let refuse = |text: &str| load(text).unwrap_err().on_error;
+    assert_eq!(refuse(r#"{"common": {"on_error": "Fail"}}"#), OnError::Fail);
+    assert_eq!(
+        refuse(r#"{"common": {"on_error": "panic"}}"#),
+        OnError::Kernel
+    );
+    assert_eq!(
+        refuse(r#"{"common": {"on_error": "fail"}"#),
+        OnError::Kernel
+    );
+}
+
+#[test]
+fn a_hostile_file_cannot_spoil_the_log() {
+    let text = r#"{"in\nter\u001b[31mface": {}, "b\u0007": 1}"#;
+    let line = load(text).unwrap_err().one_line();
+    assert!(!line.chars().any(char::is_control), "{line:?}");
+    let keys: Vec<String> = (0..5_000).map(|key| format!("\"k{key}\":1")).collect();
+    let many = load(&format!("{{{}}}", keys.join(","))).unwrap_err();
+    assert_eq!(many.faults.len(), 5_002);
+    assert!(many.one_line().len() < 4_096 && many.one_line().contains("and 4986 more"));
+    let long = load(&format!(
+        "{{\"{}\": {}}}",
+        "x".repeat(20_000),
+        "9".repeat(20_000)
+    ))
+    .unwrap_err();
+    assert!(long.one_line().len() < 1_024, "{}", long.one_line());
+}
+
+#[test]
 fn paths_that_are_no_file() {
     let folder = std::env::temp_dir();
     assert!(
@@ -611,6 +643,29 @@ fn paths_that_are_no_file() {
             .to_string()
             .contains("not a regular file")
     );
+}
+
+#[test]
+fn a_descriptor_is_read_from_its_beginning() {
+    use std::io::{Read, Seek, Write};
+    use std::os::fd::AsFd;
+    let path = std::env::temp_dir().join(format!("knet-config-{}", std::process::id()));
+    let mut file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&path)
+        .expect("file");
+    std::fs::remove_file(&path).expect("unlink");
+    file.write_all(SMALLEST.as_bytes()).expect("write");
+    file.rewind().expect("rewind");
+    file.read_exact(&mut [0; 10]).expect("read");
+    assert_eq!(
+        read_descriptor("f", file.as_fd()).expect("regular"),
+        SMALLEST.as_bytes()
+    );
+    assert_eq!(file.stream_position().expect("position"), 10);
 }
 
 /// xorshift64: the same bytes for the same seed on every machine.

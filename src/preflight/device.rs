@@ -3,6 +3,8 @@
 use super::{Link, Machine, Net, Pci, Report};
 use crate::config::{Config, PortChoice, Vdev};
 
+/// PCI base class of network controllers (PCI Code and ID Assignment, 02h).
+const NETWORK_CLASS: u32 = 2;
 /// Drivers that give a port to user space while the kernel keeps it.
 const SHARED_DRIVERS: [&str; 3] = ["mlx5_core", "mlx4_core", "mana"];
 /// Drivers that give a port to user space.
@@ -54,6 +56,14 @@ fn check_pci(bdf: &str, pci: &Pci, config: &Config, net: Option<&Net>, report: &
             key,
             format!("there is no PCI device {bdf}"),
             "lspci -D lists them",
+        );
+        return;
+    }
+    if let Some(class) = pci.class.filter(|class| class >> 16 != NETWORK_CLASS) {
+        report.error(
+            key,
+            format!("{bdf} is no network device (PCI class {class:06x})"),
+            "lspci -D | grep -i net",
         );
         return;
     }
@@ -133,7 +143,7 @@ fn check_netdev(name: &str, net: &Net, config: &Config, report: &mut Report) {
         report.warning(
             key,
             format!(
-                "{name} {}, which stop working (exclusive is true)",
+                "{name} {}: that stops working, as exclusive is true",
                 reasons.join(", ")
             ),
             "",
@@ -215,9 +225,10 @@ fn check_link(link: &Link, config: &Config, report: &mut Report) {
 }
 
 fn check_mac(link: &Link, config: &Config, report: &mut Report) {
-    if let (Some(wanted), Some(real)) = (config.network.mac, link.mac)
-        && wanted != real
-    {
+    let (Some(wanted), Some(real)) = (config.network.mac, link.mac) else {
+        return;
+    };
+    if wanted != real {
         let text: Vec<String> = real.iter().map(|byte| format!("{byte:02x}")).collect();
         let what = format!("not the MAC of {}", link.name);
         report.warning(

@@ -50,6 +50,8 @@ pub struct Machine {
 pub struct Pci {
     /// It is there.
     pub present: bool,
+    /// Its class code: base class, subclass, interface.
+    pub class: Option<u32>,
     /// The kernel driver it is bound to.
     pub driver: Option<String>,
     /// It is in an IOMMU group.
@@ -106,7 +108,7 @@ impl Machine {
                     "sys/fs/cgroup{group}/cpuset.cpus.effective"
                 )))
             }),
-            memory_available: procfs::memory_available(&read("proc/meminfo")),
+            memory_available: memory_available(root),
             hugepages_free: hugepages(root),
             limits: Limits {
                 nofile: getrlimit(Resource::Nofile).current,
@@ -148,6 +150,9 @@ impl Pci {
             fs::read_to_string(root.join("sys/module/vfio/parameters/enable_unsafe_noiommu_mode"));
         Self {
             present: folder.is_dir(),
+            class: fs::read_to_string(folder.join("class"))
+                .ok()
+                .and_then(|text| u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()),
             driver: name(folder.join("driver")),
             iommu: name(folder.join("iommu_group")).is_some(),
             unsafe_noiommu: noiommu.is_ok_and(|text| matches!(text.trim(), "Y" | "1")),
@@ -158,6 +163,24 @@ impl Pci {
                 .and_then(|text| text.trim().parse().ok()),
         }
     }
+}
+
+/// Bytes of memory that can be had: the machine's, and no more than the control group has left.
+fn memory_available(root: &Path) -> Option<u64> {
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let machine = procfs::memory_available(&read("proc/meminfo"));
+    let groups = read("proc/self/cgroup");
+    let group = procfs::cgroup(&groups).unwrap_or("/");
+    let number = |name: &str| {
+        read(&format!("sys/fs/cgroup{group}/{name}"))
+            .trim()
+            .parse::<u64>()
+            .ok()
+    };
+    // "max" is no number: no limit.
+    let left =
+        number("memory.max").and_then(|max| Some(max.saturating_sub(number("memory.current")?)));
+    machine.map(|machine| left.map_or(machine, |left| left.min(machine)))
 }
 
 /// Free hugepages of all sizes in bytes, for each NUMA node; one entry on a kernel without NUMA.
@@ -218,6 +241,7 @@ mod tests {
         }
         fs::write(node.join("free_hugepages"), "3\n").expect("file");
         fs::write(device.join("numa_node"), "1\n").expect("file");
+        fs::write(device.join("class"), "0x020000\n").expect("file");
         symlink("../../drivers/ixgbe", device.join("driver")).expect("link");
         let bdf = Bdf::parse("0000:04:00.0").expect("bdf");
         let pci = Pci::read(&root, bdf);
@@ -225,9 +249,23 @@ mod tests {
             (pci.present, pci.driver.as_deref(), pci.iommu, pci.node),
             (true, Some("ixgbe"), false, Some(1))
         );
-        assert_eq!(pci.interfaces, ["eth9"]);
+        assert_eq!(
+            (pci.interfaces, pci.class),
+            (vec!["eth9".to_owned()], Some(0x02_0000))
+        );
         assert_eq!(hugepages(&root), [6 << 20, 0]);
         assert!(!Pci::read(&root, Bdf { device: 1, ..bdf }).present);
+        let group = root.join("sys/fs/cgroup/a");
+        for folder in [&group, &root.join("proc/self")] {
+            fs::create_dir_all(folder).expect("folder");
+        }
+        fs::write(root.join("proc/meminfo"), "MemAvailable: 100 kB\n").expect("file");
+        fs::write(root.join("proc/self/cgroup"), "0::/a\n").expect("file");
+        fs::write(group.join("memory.current"), "1000\n").expect("file");
+        fs::write(group.join("memory.max"), "max\n").expect("file");
+        assert_eq!(memory_available(&root), Some(102_400));
+        fs::write(group.join("memory.max"), "3000\n").expect("file");
+        assert_eq!(memory_available(&root), Some(2_000));
         fs::remove_dir_all(&root).expect("clean");
     }
 }

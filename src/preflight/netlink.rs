@@ -78,7 +78,11 @@ impl Net {
             match u16_at(datagram, 4).ok_or(Errno::PROTO)? {
                 NLMSG_DONE => return Ok(true),
                 NLMSG_ERROR => {
-                    let code = u32_at(body, 0).ok_or(Errno::PROTO)?.cast_signed();
+                    let code = body
+                        .get(..4)
+                        .and_then(|code| code.try_into().ok())
+                        .ok_or(Errno::PROTO)?;
+                    let code = i32::from_ne_bytes(code);
                     return match code.saturating_neg() {
                         0 => Ok(true),
                         code @ 1..4096 => Err(Errno::from_raw_os_error(code)),

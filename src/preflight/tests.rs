@@ -104,6 +104,16 @@ fn a_pci_port_that_is_not_ready() {
         &with(Pci::default()),
         &["no PCI device 0000:04:00.0", "lspci -D"],
     );
+    let bridge = Pci {
+        present: true,
+        class: Some(0x06_0000),
+        ..Pci::default()
+    };
+    error(
+        &config,
+        &with(bridge),
+        &["no network device (PCI class 060000)"],
+    );
     let unbound = Pci {
         present: true,
         iommu: true,
@@ -120,7 +130,7 @@ fn a_pci_port_that_is_not_ready() {
     let kernel = Pci {
         driver: Some("ixgbe".to_owned()),
         interfaces: vec!["eth2".to_owned()],
-        ..unbound.clone()
+        ..unbound
     };
     error(
         &config,
@@ -174,7 +184,7 @@ fn a_netdev_must_be_free_unless_it_is_exclusive() {
         &config(r#""netdev": "eth0", "exclusive": true"#, ""),
         &machine(),
         Severity::Warning,
-        &["stop working"],
+        &["stops working"],
     );
     assert!(
         lines(
