@@ -12,6 +12,8 @@ pub mod fault;
 pub mod frame;
 pub mod pair;
 pub mod pcap;
+pub mod plugin;
+pub mod plugin_abi;
 pub mod port_counters;
 mod tx_batch;
 pub mod unix;
