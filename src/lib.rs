@@ -16,11 +16,14 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod attach;
 pub mod channel;
 pub mod device;
 pub mod errno;
+pub mod ffi;
 pub mod id;
 pub mod readiness;
 pub mod stack;
 pub mod telemetry;
+pub mod thread;
 pub mod time;
