@@ -16,16 +16,19 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod attach;
 pub mod channel;
 pub mod config;
 pub mod device;
 pub mod errno;
+pub mod ffi;
 pub mod id;
 pub mod lcore;
 pub mod preflight;
 pub mod readiness;
 pub mod stack;
 pub mod telemetry;
+pub mod thread;
 pub mod time;
 
 /// The version of this build: the package's, and the commit when it was built from a checkout.
