@@ -20,10 +20,15 @@ pub mod attach;
 pub mod channel;
 pub mod device;
 pub mod errno;
+pub mod fd;
 pub mod ffi;
 pub mod id;
 pub mod readiness;
+pub mod rendezvous;
 pub mod stack;
 pub mod telemetry;
 pub mod thread;
 pub mod time;
+
+/// The build: host and program side must come from the same one.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

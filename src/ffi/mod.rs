@@ -8,4 +8,5 @@ pub mod environment;
 pub mod errno;
 pub mod process;
 pub mod real;
+pub mod sockopt;
 pub mod wait;
