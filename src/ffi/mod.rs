@@ -8,4 +8,6 @@ pub mod environment;
 pub mod errno;
 pub mod process;
 pub mod real;
+pub mod signal;
+pub mod sockopt;
 pub mod wait;

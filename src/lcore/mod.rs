@@ -35,5 +35,7 @@ pub use affinity::{Placement, cpus_of, place};
 pub use counters::LcoreCounters;
 pub use idle::{IdleConfig, IdlePolicy};
 pub use mailbox::{Mail, Mailbox};
+pub use object::FAMILIES_MAX;
+pub use process::release_process;
 pub use segments::Segments;
 pub use worker::{Lcore, LcoreConfig, LcoreStatus};

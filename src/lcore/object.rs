@@ -66,7 +66,7 @@ pub(super) struct Token {
 }
 
 /// Families of one lcore at most.
-pub(super) const FAMILIES_MAX: u32 = 1 << (32 - OBJECT_BITS);
+pub const FAMILIES_MAX: u32 = 1 << (32 - OBJECT_BITS);
 
 const OBJECT_BITS: u32 = 21;
 const _: () = assert!(OBJECTS_MAX == 1 << OBJECT_BITS);

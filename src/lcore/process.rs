@@ -1,7 +1,7 @@
 //! The end of a process: what it held is let go, and what it left half done in the tables is repaired.
 
-use super::family::Family;
-use super::family::Shared;
+use super::family::{Family, Shared};
+use super::segments::Segments;
 use crate::channel::cell::process as process_state;
 use crate::channel::layout::{EPOLLS, PROCS, SLOTS};
 use crate::channel::map::Control;
@@ -89,6 +89,18 @@ fn repair(control: &Control) {
             .is_some_and(|it| it.used.load(Ordering::SeqCst) != 0);
         if used && let Some(ready) = control.ready(epoll) {
             ready.repair();
+        }
+    }
+}
+
+/// Frees the cell of a process that ended before an lcore served its family.
+pub fn release_process(segments: &Segments, cell: u32) {
+    let mut released = Vec::new();
+    free_cell(&segments.control, cell, &mut released);
+    // No lcore, no object of the stack: only indices that the program had claimed.
+    if let Some(taken) = segments.control.taken() {
+        for object in released {
+            taken.clear(object);
         }
     }
 }
