@@ -16,6 +16,10 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+// Test support is shared with the integration tests, which name the crate.
+#[cfg(test)]
+extern crate self as knet;
+
 pub mod attach;
 pub mod channel;
 pub mod config;

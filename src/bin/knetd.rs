@@ -35,7 +35,12 @@ struct Arguments {
     #[arg(long, value_name = "FILE", default_value = knet::config::DEFAULT_PATH, conflicts_with = "private")]
     conf: PathBuf,
     /// Where a system host listens.
-    #[arg(long, value_name = "PATH", default_value = "/run/knet/knetd.sock", conflicts_with = "private")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/run/knet/knetd.sock",
+        conflicts_with = "private"
+    )]
     socket: PathBuf,
     /// Serve the program at the other end of --control-fd, and its kin.
     #[arg(long, requires = "control_fd")]
@@ -44,7 +49,12 @@ struct Arguments {
     #[arg(long, value_name = "N", requires = "private")]
     control_fd: Option<i32>,
     /// The program's name, for people.
-    #[arg(long, value_name = "NAME", default_value = "program", requires = "private")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "program",
+        requires = "private"
+    )]
     program: String,
 }
 

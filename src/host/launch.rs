@@ -59,9 +59,17 @@ pub(super) fn start(
     mailbox: &Arc<Mailbox>,
     status: &Arc<LcoreStatus>,
 ) -> Result<Running, String> {
-    let wanted = config.dpdk.cores.as_ref().and_then(|cores| cores.first()).copied();
+    let wanted = config
+        .dpdk
+        .cores
+        .as_ref()
+        .and_then(|cores| cores.first())
+        .copied();
     if config.dpdk.workers > 1 {
-        crate::warn!("dpdk workers={} lcores=1 reason=\"one lcore serves in this version\"", config.dpdk.workers);
+        crate::warn!(
+            "dpdk workers={} lcores=1 reason=\"one lcore serves in this version\"",
+            config.dpdk.workers
+        );
     }
     let lock = PortLock::take(&config.port)?;
     let cpu = wanted.map_or(0, |cpu| cpu.0);
@@ -114,7 +122,10 @@ pub(super) fn start(
         .recv()
         .map_err(|_| "the lcore thread ended at once".to_owned())?
         .map_err(|errno| match wanted {
-            Some(cpu) => format!("dpdk.core_list_global: CPU {} cannot be used: {errno}", cpu.0),
+            Some(cpu) => format!(
+                "dpdk.core_list_global: CPU {} cannot be used: {errno}",
+                cpu.0
+            ),
             None => format!("the lcore cannot be pinned: {errno}"),
         })?;
     crate::info!(

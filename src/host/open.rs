@@ -5,8 +5,8 @@ use core::net::Ipv4Addr;
 use crate::config::{Config, PortChoice, Vdev, VdevArgs};
 use crate::device::plugin::{PluginConfig, PluginDevice, PortSelector, vdev_for_netdev};
 use crate::device::{Device, open_builtin};
-use crate::preflight::{self, Machine, Severity};
 use crate::preflight::install::Places;
+use crate::preflight::{self, Machine, Severity};
 use crate::stack::{Interface4, Route4, StackConfig};
 
 /// Opens the port of `config`; `cpu` is what EAL calls its lcore 0.

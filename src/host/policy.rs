@@ -19,7 +19,11 @@ pub(super) fn layout(config: &Config) -> Layout {
     let ring = |default: u32, min: u32, max: u32| default.max(min).min(max).min(RING_BYTES_MAX);
     Layout::for_flows(
         config.tcp.max_connections,
-        ring(buffers.receive_default, RX_RING_BYTES_MIN, buffers.receive_max),
+        ring(
+            buffers.receive_default,
+            RX_RING_BYTES_MIN,
+            buffers.receive_max,
+        ),
         ring(buffers.send_default, TX_RING_BYTES_MIN, buffers.send_max),
     )
 }
@@ -68,13 +72,20 @@ pub(super) fn fill(page: &PolicyPage, config: &Config, program: &str) -> Result<
         place.store(*address, Ordering::Relaxed);
     }
     for (place, (first, last)) in page.ports.iter().zip(&ranges) {
-        place.store(u32::from(*first) << 16 | u32::from(*last), Ordering::Relaxed);
+        place.store(
+            u32::from(*first) << 16 | u32::from(*last),
+            Ordering::Relaxed,
+        );
     }
     let count = |len: usize| u32::try_from(len).unwrap_or(0);
-    page.address_count.store(count(addresses.len()), Ordering::Relaxed);
-    page.port_range_count.store(count(ranges.len()), Ordering::Relaxed);
-    page.max_recvbuf.store(policy.buffers.receive_max, Ordering::Relaxed);
-    page.max_sendbuf.store(policy.buffers.send_max, Ordering::Relaxed);
+    page.address_count
+        .store(count(addresses.len()), Ordering::Relaxed);
+    page.port_range_count
+        .store(count(ranges.len()), Ordering::Relaxed);
+    page.max_recvbuf
+        .store(policy.buffers.receive_max, Ordering::Relaxed);
+    page.max_sendbuf
+        .store(policy.buffers.send_max, Ordering::Relaxed);
     page.flags.store(flags, Ordering::Relaxed);
     Ok(())
 }
@@ -127,7 +138,10 @@ mod tests {
     #[test]
     fn a_config_that_does_not_fit_is_refused() {
         let ports: Vec<String> = (1..=33).map(|port| (port * 2).to_string()).collect();
-        let wanted = config(&format!(r#""accelerate": {{"ports": [{}]}}"#, ports.join(", ")));
+        let wanted = config(&format!(
+            r#""accelerate": {{"ports": [{}]}}"#,
+            ports.join(", ")
+        ));
         assert!(fill(&PolicyPage::default(), &wanted, "/x").is_err());
     }
 

@@ -61,13 +61,19 @@ impl PortLock {
                 return Err(format!(
                     "port {port} is driven by another host (process {}); stop it, or give this program \
                      the same config and user",
-                    if holder.trim().is_empty() { "unknown" } else { holder.trim() }
+                    if holder.trim().is_empty() {
+                        "unknown"
+                    } else {
+                        holder.trim()
+                    }
                 ));
             }
             Err(errno) => return Err(fault("cannot be locked", errno)),
         }
         let number = format!("{}\n", std::process::id());
-        let written = file.set_len(0).and_then(|()| file.write_all(number.as_bytes()));
+        let written = file
+            .set_len(0)
+            .and_then(|()| file.write_all(number.as_bytes()));
         if let Err(error) = written {
             crate::warn!("port lock holds no process id error={error}");
         }
@@ -84,7 +90,13 @@ mod tests {
         let eal = |text: &str| PortChoice::Vdev(Vdev::Eal(text.to_owned()));
         let netdev = name(&PortChoice::Netdev("veth0".to_owned()), 7);
         assert_eq!(netdev.as_deref(), Some("7-veth0"));
-        assert_eq!(name(&eal("net_af_packet0,iface=veth0,qdisc_bypass=1"), 7), netdev);
-        assert_eq!(name(&eal("net_vhost0,iface=/x"), 7).as_deref(), Some("7-/x"));
+        assert_eq!(
+            name(&eal("net_af_packet0,iface=veth0,qdisc_bypass=1"), 7),
+            netdev
+        );
+        assert_eq!(
+            name(&eal("net_vhost0,iface=/x"), 7).as_deref(),
+            Some("7-/x")
+        );
     }
 }

@@ -100,8 +100,8 @@ impl Server {
         };
         match config {
             ServerConfig::Private { control } => {
-                let (client, user) = Client::new(control)
-                    .map_err(|errno| format!("control descriptor: {errno}"))?;
+                let (client, user) =
+                    Client::new(control).map_err(|errno| format!("control descriptor: {errno}"))?;
                 if server.may_attach(user) {
                     server.clients.add(client);
                 }
@@ -198,18 +198,18 @@ impl Server {
             .filter_map(|(ready, rang)| rang.then_some(*ready))
             .collect();
         let mut rest = rang.iter().skip(first).copied();
-        let [listener, signals, end] =
-            own.map(|fd| fd.is_some() && rest.next().unwrap_or(false));
+        let [listener, signals, end] = own.map(|fd| fd.is_some() && rest.next().unwrap_or(false));
         drop(sources);
         // Messages before ends: a client's last words were sent before it went.
         for one in &ready {
             if let Ready::Socket(place) = one {
-                self.talk(*place);
+                self.talk(*place, MESSAGES_MAX);
             }
         }
         for one in &ready {
             if let Ready::Process(place) = one {
-                self.talk(*place);
+                // A dead process says no more than what is in its socket.
+                self.talk(*place, usize::MAX);
                 self.gone(*place);
             }
         }
@@ -238,7 +238,7 @@ impl Server {
             let obeyed = self.life.terminate(clients);
             crate::info!("signal={number} clients={clients} obeyed={obeyed}");
             if obeyed {
-                self.listener = None;
+                self.hide();
                 for place in self.clients.places() {
                     self.gone(place);
                 }
@@ -247,9 +247,9 @@ impl Server {
         Ok(())
     }
 
-    /// Serves every message that waits at a client; ends it when it is gone.
-    fn talk(&mut self, place: usize) {
-        loop {
+    /// Serves up to `limit` messages that wait at a client; ends it when it is gone.
+    fn talk(&mut self, place: usize, limit: usize) {
+        for _ in 0..limit {
             let Some(client) = self.clients.at(place) else {
                 return;
             };
@@ -272,7 +272,13 @@ impl Server {
                          {ABI}; restart the program, or install both from one build",
                         own_path()
                     );
-                    self.refuse(place, &Fault { text, errno: Errno::PROTO });
+                    self.refuse(
+                        place,
+                        &Fault {
+                            text,
+                            errno: Errno::PROTO,
+                        },
+                    );
                 }
                 return self.gone(place);
             }
@@ -334,14 +340,22 @@ impl Server {
         }
         self.configure(path, file)?;
         let Some(config) = &self.config else {
-            return Err(Fault { text: "the host has no config".to_owned(), errno: Errno::INVAL });
+            return Err(Fault {
+                text: "the host has no config".to_owned(),
+                errno: Errno::INVAL,
+            });
         };
-        let no_room = |text: String| Fault { text, errno: Errno::NOMEM };
+        let no_room = |text: String| Fault {
+            text,
+            errno: Errno::NOMEM,
+        };
         let free = self.families.iter().position(Option::is_none);
         let number = free.unwrap_or(self.families.len());
         let owner = Owner(u32::try_from(number).unwrap_or(u32::MAX));
         if number >= lcore::FAMILIES_MAX as usize {
-            return Err(no_room(format!("{number} program families are attached, which is all that fit")));
+            return Err(no_room(format!(
+                "{number} program families are attached, which is all that fit"
+            )));
         }
         let mut family = Family::create(owner, config, program).map_err(no_room)?;
         let cell = family
@@ -370,7 +384,10 @@ impl Server {
             self.gone(place);
             return Ok(());
         }
-        crate::info!("program={program} process={} family={number} event=attached", message.b);
+        crate::info!(
+            "program={program} process={} family={number} event=attached",
+            message.b
+        );
         if self.running.is_some() {
             family.introduce(&self.mailbox);
             self.mailbox.post(Mail::Process { owner, cell });
@@ -397,12 +414,11 @@ impl Server {
     }
 
     /// Reads the config that rode along; the first one of a private host becomes its own.
-    fn configure(
-        &mut self,
-        path: &str,
-        file: Option<OwnedFd>,
-    ) -> core::result::Result<(), Fault> {
-        let invalid = |text: String| Fault { text, errno: Errno::INVAL };
+    fn configure(&mut self, path: &str, file: Option<OwnedFd>) -> core::result::Result<(), Fault> {
+        let invalid = |text: String| Fault {
+            text,
+            errno: Errno::INVAL,
+        };
         let Some(file) = file else {
             // The program may not read it: what the system's host has read counts.
             return match &self.config {
@@ -471,7 +487,10 @@ impl Server {
             Err(Errno::ADDRINUSE) => {
                 let probe = fresh().map_err(fault)?;
                 if rustix::net::connect(&probe, &address) != Err(Errno::CONNREFUSED) {
-                    return Err(format!("socket {}: another host listens there", path.display()));
+                    return Err(format!(
+                        "socket {}: another host listens there",
+                        path.display()
+                    ));
                 }
                 rustix::fs::unlink(&path).map_err(fault)?;
                 rustix::net::bind(&socket, &address).map_err(fault)?;
@@ -494,13 +513,20 @@ impl Server {
             Ok(socket) => socket,
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             // Out of descriptors: the client waits in the queue until some are free.
-            Err(errno) => return crate::error!("event=client_not_accepted errno={errno}"),
+            Err(errno) => {
+                crate::error!("event=client_not_accepted errno={errno}");
+                // Nothing but a pause can be done on this thread; the lcore goes on. EINTR only shortens it.
+                let _ = rustix::event::poll(&mut [], Some(&timespec(ACCEPT_PAUSE)));
+                return;
+            }
         };
         match Client::new(socket) {
             Ok((client, user)) if self.may_attach(user) => {
                 self.clients.add(client);
             }
-            Ok((_, user)) => crate::warn!("user={user} event=client_refused reason=\"not this user\""),
+            Ok((_, user)) => {
+                crate::warn!("user={user} event=client_refused reason=\"not this user\"")
+            }
             Err(errno) => crate::warn!("event=client_refused errno={errno}"),
         }
     }
@@ -517,7 +543,10 @@ impl Server {
             return Ok(());
         }
         let Some(config) = &self.config else {
-            return Err(Fault { text: "the host has no config".to_owned(), errno: Errno::INVAL });
+            return Err(Fault {
+                text: "the host has no config".to_owned(),
+                errno: Errno::INVAL,
+            });
         };
         let mut program: Vec<u32> = self
             .clients
@@ -527,8 +556,11 @@ impl Server {
             .collect();
         program.sort_unstable();
         program.dedup();
-        let running = launch::start(config, &program, &self.mailbox, &self.status)
-            .map_err(|text| Fault { text, errno: Errno::NODEV })?;
+        let running =
+            launch::start(config, &program, &self.mailbox, &self.status).map_err(|text| Fault {
+                text,
+                errno: Errno::NODEV,
+            })?;
         self.running = Some(running);
         for family in self.families.iter_mut().flatten() {
             family.introduce(&self.mailbox);
@@ -571,9 +603,11 @@ impl Server {
         let Some(family) = self.family(owner) else {
             return;
         };
-        let forking = family.segments.control.process(cell).is_some_and(|it| {
-            it.state.load(Ordering::SeqCst) == process::FORKING
-        });
+        let forking = family
+            .segments
+            .control
+            .process(cell)
+            .is_some_and(|it| it.state.load(Ordering::SeqCst) == process::FORKING);
         let (true, false, Some(socket)) = (forking, taken, socket) else {
             return crate::warn!("message=Fork cell={cell} event=refused");
         };
@@ -661,13 +695,18 @@ impl Server {
         }
     }
 
-    /// The end: nobody finds us any more, the lcore stops, the programs that are left learn it.
-    fn close(&mut self) {
+    /// Listens no more.
+    fn hide(&mut self) {
         if let Some((_, path)) = self.listener.take()
             && let Err(errno) = rustix::fs::unlink(&path)
         {
             crate::warn!("socket={} event=not_removed errno={errno}", path.display());
         }
+    }
+
+    /// The end: nobody finds us any more, the lcore stops, the programs that are left learn it.
+    fn close(&mut self) {
+        self.hide();
         if let Some(running) = self.running.take() {
             self.mailbox.post(Mail::Stop);
             let mut sources = [source(running.end())];
@@ -692,7 +731,11 @@ fn timespec(span: core::time::Duration) -> Timespec {
     }
 }
 
+/// Messages of one client that are served before the next client's.
+const MESSAGES_MAX: usize = 16;
 /// Clients that may wait to be accepted.
 const LISTEN_BACKLOG: i32 = 128;
+/// Between two tries to accept without a free descriptor.
+const ACCEPT_PAUSE: core::time::Duration = core::time::Duration::from_millis(10);
 /// How long the lcore may take for its last turn.
 const STOP_WAIT: core::time::Duration = core::time::Duration::from_secs(1);

@@ -18,8 +18,8 @@ impl Family {
             let control = &self.segments().control;
             repair(control);
             free_cell(control, cell, &mut released);
-            // Forks that it had only prepared.
-            for other in 0..PROCS {
+            // Forks that it had only prepared. A child that never spoke has no number and prepared none.
+            for other in 0..if pid == 0 { 0 } else { PROCS } {
                 let Some(it) = control.process(other) else {
                     continue;
                 };
@@ -32,7 +32,7 @@ impl Family {
             }
         }
         for slot in 0..SLOTS {
-            if self.free_slot(slot, pid) {
+            if pid != 0 && self.free_slot(slot, pid) {
                 self.forget_waiter(slot);
             }
         }

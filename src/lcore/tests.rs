@@ -1,6 +1,8 @@
 //! The host's half of the contract, driven turn by turn in virtual time by programs that only write cells.
 
 mod lab;
+mod monkey;
+#[path = "../../tests/support/program.rs"]
 pub(crate) mod program;
 
 use core::time::Duration;
@@ -238,7 +240,7 @@ fn a_killed_process_lets_go_of_what_only_it_held() {
     let listener = lab.listen(16);
     let (out, into) = lab.connect(listener);
     // A forked child holds the listener and the flow as well.
-    let child = program::Program::attach(&lab.server.segments, 1);
+    let child = lab::attach(&lab.server.segments, 1);
     child.hold(listener);
     child.hold(into);
     lab.server.mailbox.post(Mail::Process {

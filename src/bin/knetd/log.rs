@@ -16,7 +16,7 @@ pub(crate) fn open(private: bool) {
         (Some(path), _) => match append(&path) {
             Ok(file) => (BoxMakeWriter::new(Mutex::new(file)), true),
             Err(error) => {
-                eprintln!("knetd: KNET_LOG {}: {error}", path.display());
+                eprintln!("knetd: KNET_LOG {}: {error}", path.to_string_lossy());
                 (BoxMakeWriter::new(io::stderr), true)
             }
         },

@@ -2,6 +2,7 @@
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::program::Program;
@@ -65,6 +66,15 @@ pub(crate) fn stack_config(address: Ipv4Addr, device: &dyn Device) -> StackConfi
     }
 }
 
+/// The program's view of `segments`, as process cell `cell`.
+pub(super) fn attach(segments: &Segments, cell: u32) -> Program {
+    Program::attach(
+        segments.control_fd().as_fd(),
+        segments.receive_fd().as_fd(),
+        cell,
+    )
+}
+
 impl Host {
     fn new(address: Ipv4Addr, mut device: impl Device, layout: Layout) -> Self {
         let stack = Stack::new(stack_config(address, &device));
@@ -98,7 +108,7 @@ impl Host {
             lcore,
             mailbox,
             status,
-            program: Program::attach(&segments, 0),
+            program: attach(&segments, 0),
             segments,
         }
     }
