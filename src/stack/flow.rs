@@ -15,6 +15,7 @@ use smoltcp::socket::tcp;
 use smoltcp::wire::{IpAddress, IpEndpoint, IpListenEndpoint};
 
 use super::api::{FlowOptions, FlowState};
+use super::buffers::SendMemory;
 use super::interface::{Wire, to_engine_time};
 use crate::time::Instant;
 
@@ -53,38 +54,47 @@ pub(crate) struct Engine {
 
 impl core::fmt::Debug for Engine {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        out.debug_struct("Engine").field("facts", &self.facts()).finish()
+        out.debug_struct("Engine")
+            .field("facts", &self.facts())
+            .finish()
     }
 }
 
 impl Engine {
     /// Makes an engine without a socket: the place of a free flow.
     pub(crate) fn vacant() -> Self {
-        Self { set: SocketSet::new(Vec::new()) }
+        Self {
+            set: SocketSet::new(Vec::new()),
+        }
     }
 
     /// Makes a socket that waits for the SYN of a passive flow.
     pub(crate) fn listen(
-        ring: &'static mut [u8],
-        tx_bytes: usize,
+        receive: &'static mut [u8],
+        send: SendMemory,
         local: SocketAddrV4,
         options: &FlowOptions,
     ) -> Option<Self> {
-        let mut socket = new_socket(ring, tx_bytes, options);
-        socket.listen(IpListenEndpoint { addr: Some(IpAddress::Ipv4(*local.ip())), port: local.port() }).ok()?;
+        let mut socket = new_socket(receive, send, options);
+        socket
+            .listen(IpListenEndpoint {
+                addr: Some(IpAddress::Ipv4(*local.ip())),
+                port: local.port(),
+            })
+            .ok()?;
         Some(Self::hold(socket))
     }
 
     /// Makes a socket in SYN-SENT; the sequence number comes from `interface`.
     pub(crate) fn connect(
-        ring: &'static mut [u8],
-        tx_bytes: usize,
+        receive: &'static mut [u8],
+        send: SendMemory,
         local: SocketAddrV4,
         remote: SocketAddrV4,
         options: &FlowOptions,
         interface: &mut Interface,
     ) -> Option<Self> {
-        let mut socket = new_socket(ring, tx_bytes, options);
+        let mut socket = new_socket(receive, send, options);
         let remote = IpEndpoint::new(IpAddress::Ipv4(*remote.ip()), remote.port());
         let local = IpEndpoint::new(IpAddress::Ipv4(*local.ip()), local.port());
         socket.connect(interface.context(), remote, local).ok()?;
@@ -99,11 +109,17 @@ impl Engine {
     }
 
     fn socket(&self) -> Option<&tcp::Socket<'static>> {
-        self.set.iter().next().and_then(|(_, socket)| tcp::Socket::downcast(socket))
+        self.set
+            .iter()
+            .next()
+            .and_then(|(_, socket)| tcp::Socket::downcast(socket))
     }
 
     fn socket_mut(&mut self) -> Option<&mut tcp::Socket<'static>> {
-        self.set.iter_mut().next().and_then(|(_, socket)| tcp::Socket::downcast_mut(socket))
+        self.set
+            .iter_mut()
+            .next()
+            .and_then(|(_, socket)| tcp::Socket::downcast_mut(socket))
     }
 
     /// Lets go of the socket and so of its buffers.
@@ -141,7 +157,9 @@ impl Engine {
 
     /// When egress is wanted.
     pub(crate) fn poll_at(&self, interface: &mut Interface, now: Instant) -> Due {
-        let due = catch_unwind(AssertUnwindSafe(|| interface.poll_at(to_engine_time(now), &self.set)));
+        let due = catch_unwind(AssertUnwindSafe(|| {
+            interface.poll_at(to_engine_time(now), &self.set)
+        }));
         match due {
             Ok(Some(at)) => {
                 let at = Instant::from_micros(u64::try_from(at.total_micros()).unwrap_or(0));
@@ -155,7 +173,9 @@ impl Engine {
 
     /// Copies bytes into the send buffer and returns how many were taken.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> usize {
-        let Some(socket) = self.socket_mut() else { return 0 };
+        let Some(socket) = self.socket_mut() else {
+            return 0;
+        };
         catch_unwind(AssertUnwindSafe(|| socket.send_slice(bytes).unwrap_or(0))).unwrap_or(0)
     }
 
@@ -185,7 +205,9 @@ impl Engine {
 
     /// Takes `count` received bytes out of the window's way and returns how many there were.
     pub(crate) fn consume(&mut self, count: usize) -> usize {
-        let Some(socket) = self.socket_mut() else { return 0 };
+        let Some(socket) = self.socket_mut() else {
+            return 0;
+        };
         catch_unwind(AssertUnwindSafe(|| {
             let mut done = 0;
             // The ring may wrap once, so two rounds reach the end.
@@ -228,30 +250,43 @@ impl Engine {
     /// What the socket says of itself.
     pub(crate) fn facts(&self) -> EngineFacts {
         let Some(socket) = self.socket() else {
-            return EngineFacts { state: FlowState::Closed, rx_queue: 0, tx_queue: 0, tx_room: 0 };
+            return EngineFacts {
+                state: FlowState::Closed,
+                rx_queue: 0,
+                tx_queue: 0,
+                tx_room: 0,
+            };
         };
         EngineFacts {
             state: state_of(socket.state()),
             rx_queue: socket.recv_queue(),
             tx_queue: socket.send_queue(),
-            tx_room: if socket.may_send() { socket.send_capacity() - socket.send_queue() } else { 0 },
+            tx_room: if socket.may_send() {
+                socket.send_capacity() - socket.send_queue()
+            } else {
+                0
+            },
         }
     }
 
     /// Whether a reset was made and has not left yet.
     pub(crate) fn owes_reset(&self) -> bool {
-        self.socket().is_some_and(|socket| socket.state() == tcp::State::Closed && socket.remote_endpoint().is_some())
-    }
-
-    /// Whether the socket went back to LISTEN (an RST in SYN-RECEIVED).
-    pub(crate) fn is_listening(&self) -> bool {
-        self.socket().is_some_and(tcp::Socket::is_listening)
+        self.socket().is_some_and(|socket| {
+            socket.state() == tcp::State::Closed && socket.remote_endpoint().is_some()
+        })
     }
 }
 
-fn new_socket(ring: &'static mut [u8], tx_bytes: usize, options: &FlowOptions) -> tcp::Socket<'static> {
-    let receive = tcp::SocketBuffer::new(ring);
-    let send = tcp::SocketBuffer::new(vec![0; tx_bytes]);
+fn new_socket(
+    receive: &'static mut [u8],
+    send: SendMemory,
+    options: &FlowOptions,
+) -> tcp::Socket<'static> {
+    let receive = tcp::SocketBuffer::new(receive);
+    let send = match send {
+        SendMemory::Lent(bytes) => tcp::SocketBuffer::new(bytes),
+        SendMemory::Heap(bytes) => tcp::SocketBuffer::new(bytes),
+    };
     let mut socket = tcp::Socket::new(receive, send);
     // One egress a flow and burst joins ACKs; a delay would count a merged frame as one segment.
     socket.set_ack_delay(None);
@@ -261,7 +296,11 @@ fn new_socket(ring: &'static mut [u8], tx_bytes: usize, options: &FlowOptions) -
 
 fn apply(socket: &mut tcp::Socket<'static>, options: &FlowOptions) {
     socket.set_nagle_enabled(!options.nodelay);
-    socket.set_hop_limit(Some(if options.ttl == 0 { DEFAULT_TTL } else { options.ttl }));
+    socket.set_hop_limit(Some(if options.ttl == 0 {
+        DEFAULT_TTL
+    } else {
+        options.ttl
+    }));
 }
 
 fn state_of(state: tcp::State) -> FlowState {

@@ -5,6 +5,7 @@
 //! Invariant: every call is bounded, nothing blocks, time and randomness are arguments.
 
 mod api;
+mod buffers;
 mod changes;
 pub mod checksum;
 mod control;
@@ -26,11 +27,13 @@ mod output;
 pub mod patch;
 pub mod port_alloc;
 pub mod rate_limit;
+mod recovery;
 pub mod route;
 #[cfg(test)]
 mod seeded;
 pub mod segment;
 pub mod siphash;
+#[allow(clippy::module_inception)] // it holds the type of that name
 mod stack;
 #[cfg(test)]
 mod tests;

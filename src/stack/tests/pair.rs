@@ -3,14 +3,15 @@
 use core::net::SocketAddrV4;
 use core::time::Duration;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashSet};
 
 use super::{Memory, Port, address, config};
 use crate::device::{BURST_MAX, RxFrame, RxMeta, TxQueue};
 use crate::id::{FlowId, ListenerId};
 use crate::stack::seeded::Seeded;
 use crate::stack::{
-    Change, Close, ConnectRequest, Facts, FlowOptions, FlowState, ListenRequest, Owner, Stack, StackConfig,
+    Change, Close, ConnectRequest, Facts, FlowOptions, FlowState, ListenRequest, Owner, Stack,
+    StackConfig,
 };
 use crate::time::Instant;
 
@@ -25,20 +26,40 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new(config: StackConfig) -> Self {
-        Self { stack: Stack::new(config), memory: Memory::new(), port: Port::new(64), changes: Vec::new() }
+        Self {
+            stack: Stack::new(config),
+            memory: Memory::new(),
+            port: Port::new(64),
+            changes: Vec::new(),
+        }
     }
 
     /// One turn of the loop; returns what was sent.
     pub(crate) fn turn(&mut self, now: Instant, frames: &mut [Vec<u8>]) -> Vec<Vec<u8>> {
         for chunk in frames.chunks_mut(BURST_MAX) {
-            let mut burst: Vec<RxFrame<'_>> =
-                chunk.iter_mut().map(|bytes| RxFrame { bytes, meta: RxMeta::default() }).collect();
-            self.stack.ingress(now, &mut burst, &mut self.memory, &mut self.port);
+            let mut burst: Vec<RxFrame<'_>> = chunk
+                .iter_mut()
+                .map(|bytes| RxFrame {
+                    bytes,
+                    meta: RxMeta::default(),
+                })
+                .collect();
+            self.stack
+                .ingress(now, &mut burst, &mut self.memory, &mut self.port);
         }
         self.stack.expire(now, &mut self.memory, &mut self.port);
         self.stack.transmit(now, &mut self.memory, &mut self.port);
         self.port.flush(now);
-        self.stack.take_changes(&mut self.changes);
+        let mut fresh = Vec::new();
+        self.stack.take_changes(&mut fresh);
+        let mut seen = HashSet::new();
+        for change in &fresh {
+            let (Change::Accepted { flow, .. }
+            | Change::Flow { flow, .. }
+            | Change::Gone { flow, .. }) = change;
+            assert!(seen.insert(*flow), "{change:?} stands twice");
+        }
+        self.changes.append(&mut fresh);
         core::mem::take(&mut self.port.sent)
     }
 
@@ -46,19 +67,46 @@ impl Host {
         self.listen_with(port, backlog, FlowOptions::default())
     }
 
-    pub(crate) fn listen_with(&mut self, port: u16, backlog: u32, options: FlowOptions) -> ListenerId {
+    pub(crate) fn listen_with(
+        &mut self,
+        port: u16,
+        backlog: u32,
+        options: FlowOptions,
+    ) -> ListenerId {
         let local = SocketAddrV4::new(core::net::Ipv4Addr::UNSPECIFIED, port);
-        self.stack.listen(&ListenRequest { local, backlog, owner: Owner(1), token: 77, options }).unwrap()
+        self.stack
+            .listen(&ListenRequest {
+                local,
+                backlog,
+                owner: Owner(1),
+                token: 77,
+                options,
+            })
+            .unwrap()
     }
 
     pub(crate) fn connect(&mut self, now: Instant, remote: SocketAddrV4) -> FlowId {
         self.connect_with(now, remote, FlowOptions::default())
     }
 
-    pub(crate) fn connect_with(&mut self, now: Instant, remote: SocketAddrV4, options: FlowOptions) -> FlowId {
-        let request =
-            ConnectRequest { local_address: None, local_port: None, remote, owner: Owner(2), token: 5, options };
-        self.stack.connect(now, &request, &mut self.memory, &mut self.port).unwrap().0
+    pub(crate) fn connect_with(
+        &mut self,
+        now: Instant,
+        remote: SocketAddrV4,
+        options: FlowOptions,
+    ) -> FlowId {
+        let request = ConnectRequest {
+            local_address: None,
+            local_port: None,
+            remote,
+            owner: Owner(2),
+            token: 5,
+            options,
+        };
+        self.stack
+            .connect(now, &request, &mut self.memory, &mut self.port)
+            .unwrap()
+            .0
     }
 
     /// The flows that were accepted since the last call; other changes stay.
@@ -86,7 +134,7 @@ impl Host {
     }
 
     pub(crate) fn ring(&self, flow: FlowId) -> u32 {
-        self.stack.table.look(flow.index).unwrap().1.ring
+        self.stack.table.look(flow.index).unwrap().1.held.ring
     }
 
     /// Reads everything that came in since stream offset `from`, as the program does, and says so.
@@ -107,6 +155,9 @@ pub(crate) struct Faults {
     pub(crate) reorder: usize,
 }
 
+/// A frame on the wire: when it arrives, its number, the host it goes to, its bytes.
+type UnderWay = (Instant, u64, u8, Vec<u8>);
+
 /// Two hosts: `a` is host 1 and mostly serves, `b` is host 2.
 #[derive(Debug)]
 pub(crate) struct Pair {
@@ -118,7 +169,7 @@ pub(crate) struct Pair {
     /// Nothing arrives at all.
     pub(crate) cut: bool,
     random: Seeded,
-    under_way: BinaryHeap<Reverse<(Instant, u64, u8, Vec<u8>)>>,
+    under_way: BinaryHeap<Reverse<UnderWay>>,
     number: u64,
 }
 
@@ -148,9 +199,18 @@ impl Pair {
             }
             let copies = 1 + usize::from(self.random.below(10_000) < self.faults.duplicate);
             for _ in 0..copies {
-                let late = if self.random.below(10_000) < self.faults.reorder { self.delay * 3 } else { Duration::ZERO };
+                let late = if self.random.below(10_000) < self.faults.reorder {
+                    self.delay * 3
+                } else {
+                    Duration::ZERO
+                };
                 self.number += 1;
-                self.under_way.push(Reverse((self.now + self.delay + late, self.number, to, frame.clone())));
+                self.under_way.push(Reverse((
+                    self.now + self.delay + late,
+                    self.number,
+                    to,
+                    frame.clone(),
+                )));
             }
         }
     }
@@ -162,7 +222,11 @@ impl Pair {
             && *at <= self.now
             && let Some(Reverse((_, _, to, frame))) = self.under_way.pop()
         {
-            if to == 1 { to_a.push(frame) } else { to_b.push(frame) }
+            if to == 1 {
+                to_a.push(frame)
+            } else {
+                to_b.push(frame)
+            }
         }
         let from_a = self.a.turn(self.now, &mut to_a);
         let from_b = self.b.turn(self.now, &mut to_b);
@@ -173,7 +237,10 @@ impl Pair {
     /// When something happens next.
     pub(crate) fn next(&self) -> Option<Instant> {
         let wire = self.under_way.peek().map(|Reverse((at, ..))| *at);
-        [wire, self.a.stack.next_timer(), self.b.stack.next_timer()].into_iter().flatten().min()
+        [wire, self.a.stack.next_timer(), self.b.stack.next_timer()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Lets time run for `span`, from event to event.
