@@ -1,13 +1,16 @@
 //! Rings out of channel memory: which object index a flow lies at, and how much memory is behind it.
 //!
 //! # Safety
-//! The one unsafe call lends an object's receive ring to the stack. `Place::lent` is true from the lending
+//! Two calls lend memory to the stack. The first lends an object's receive ring to the stack. `Place::lent` is true from the lending
 //! until the stack gives the slice back, an index that is lent is neither lent again nor used for an accept queue nor
 //! released, and a pool with lent rings is never dropped before the stack ([`super::worker::Lcore`] drops its stack
-//! first), so that a slice is unique and outlived by its mapping. The program's mapping is read-only.
+//! first), so that a slice is unique and outlived by its mapping. The program's mapping is read-only. The second lends a send
+//! buffer: a leaked allocation, which the stack has let go of when it gives the number back (`give_back_send` comes
+//! after the socket is dropped), and whose number is in the free list only from then until it is lent again.
 
 #![allow(unsafe_code)]
 
+use core::ptr::NonNull;
 use std::sync::Arc;
 
 use super::counters::LcoreCounters;
@@ -15,7 +18,7 @@ use super::segments::{PAGE, Segments};
 use super::table::Table;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
-use crate::stack::{FlowMemory, Owner, RxRing};
+use crate::stack::{FlowMemory, Owner, RxRing, SendBuffer};
 
 /// The rings of one object.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,18 +47,32 @@ struct Pool {
     lent: u32,
 }
 
+/// smoltcp's send buffers, used again because making one means clearing it.
+#[derive(Debug, Default)]
+struct SendBuffers {
+    /// Every buffer that was ever made, by number.
+    made: Vec<NonNull<[u8]>>,
+    /// Numbers of those that the stack does not have, the warmest last.
+    free: Vec<u32>,
+}
+
+// SAFETY: the buffers are plain memory of this process; one thread at a time has the struct.
+unsafe impl Send for SendBuffers {}
+
 /// The rings of all families of an lcore.
 #[derive(Debug)]
 pub(super) struct Memory {
     pools: Vec<Option<Pool>>,
+    send: SendBuffers,
     counters: Arc<LcoreCounters>,
 }
 
 impl Memory {
     /// Memory without a family.
-    pub(super) const fn new(counters: Arc<LcoreCounters>) -> Self {
+    pub(super) fn new(counters: Arc<LcoreCounters>) -> Self {
         Self {
             pools: Vec::new(),
+            send: SendBuffers::default(),
             counters,
         }
     }
@@ -237,6 +254,28 @@ impl Pool {
     }
 }
 
+impl SendBuffers {
+    fn lend(&mut self, bytes: usize) -> Option<SendBuffer> {
+        let id = match self.free.pop() {
+            Some(id) => id,
+            None => {
+                let id = u32::try_from(self.made.len()).ok()?;
+                self.made
+                    .push(NonNull::from(Box::leak(vec![0; bytes].into_boxed_slice())));
+                id
+            }
+        };
+        let mut buffer = *self.made.get(id as usize)?;
+        if buffer.len() != bytes {
+            // The stack asks for one size only; a buffer of another size stays unused.
+            return None;
+        }
+        // SAFETY: a leaked allocation is never freed; the number was not in use, so nobody else has a reference.
+        let bytes = unsafe { buffer.as_mut() };
+        Some(SendBuffer { bytes, id })
+    }
+}
+
 impl FlowMemory for Memory {
     fn take(&mut self, owner: Owner, _capacity: usize) -> Option<RxRing> {
         let pool = self.pool(owner)?;
@@ -283,10 +322,17 @@ impl FlowMemory for Memory {
         true
     }
 
+    fn take_send(&mut self, _owner: Owner, bytes: usize) -> Option<SendBuffer> {
+        self.send.lend(bytes)
+    }
+
+    fn give_back_send(&mut self, _owner: Owner, id: u32) {
+        self.send.free.push(id);
+    }
+
     fn give_back(&mut self, owner: Owner, ring: RxRing) {
-        let RxRing { id, bytes, .. } = ring;
-        // The only reference into the ring ends here, before the index can be lent again.
-        let _ = bytes;
+        // The slice died with the socket, or dies here with `ring`, before the index can be lent again.
+        let id = ring.id;
         let Some(pool) = self.pool(owner) else {
             return;
         };

@@ -224,7 +224,7 @@ impl Stack {
         let open = !hot.flags.has(Flags::DETACHED) && cold.error.is_none();
         Some(Facts {
             state: cold.state,
-            ring: cold.ring,
+            ring: cold.held.ring,
             rx_total: cold.rx_total,
             rx_finished: cold.rx_finished,
             tx_room: if open { hot.engine.facts().tx_room } else { 0 },
