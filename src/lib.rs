@@ -16,16 +16,30 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+// Test support is shared with the integration tests, which name the crate.
+#[cfg(test)]
+extern crate self as knet;
+
+pub mod attach;
 pub mod channel;
 pub mod config;
 pub mod device;
 pub mod errno;
+pub mod fd;
+pub mod ffi;
+pub mod host;
 pub mod id;
+pub mod lcore;
 pub mod preflight;
 pub mod readiness;
+pub mod rendezvous;
+pub mod runtime;
 pub mod stack;
 pub mod telemetry;
+pub mod thread;
 pub mod time;
 
 /// The version of this build: the package's, and the commit when it was built from a checkout.
 pub const BUILD_VERSION: &str = env!("KNET_BUILD_VERSION");
+/// The build: host and program side must come from the same one.
+pub const VERSION: &str = BUILD_VERSION;

@@ -1,0 +1,187 @@
+//! The program's end of the channel: both mappings, the control socket, the lcore's eventfd.
+
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::OnceLock;
+
+use crate::channel::cell::host_state;
+use crate::channel::map::{Control, Receive};
+use crate::channel::message::{HEAD_BYTES, Kind, Message, TEXT_BYTES};
+use crate::channel::sync::Ordering as ChannelOrdering;
+use crate::errno::{Errno, Result};
+use crate::ffi::descriptor;
+use crate::readiness;
+
+/// Hosts that a process can have been attached to, one after the other.
+pub const LINKS: usize = 8;
+
+static TABLE: [OnceLock<Link>; LINKS] = [const { OnceLock::new() }; LINKS];
+/// Number of the present link + 1; 0 = none.
+static PRESENT: AtomicU32 = AtomicU32::new(0);
+
+/// What joins this process with one host. Inherited by a forked child, whose handler gives it a process
+/// cell and a control socket of its own.
+#[derive(Debug)]
+pub struct Link {
+    /// Control memory.
+    pub control: Control,
+    /// Receive memory.
+    pub receive: Receive,
+    process: AtomicU32,
+    control_socket: AtomicI32,
+    host_eventfd: i32,
+    dead: AtomicBool,
+    number: u32,
+}
+
+/// What a link is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// Control memory.
+    pub control: Control,
+    /// Receive memory.
+    pub receive: Receive,
+    /// This process's cell.
+    pub process: u32,
+    /// An internal descriptor.
+    pub control_socket: i32,
+    /// An internal descriptor.
+    pub host_eventfd: i32,
+}
+
+/// The link to the present host, or None: not attached.
+#[must_use]
+pub fn link() -> Option<&'static Link> {
+    // Acquire: pairs with `install`.
+    numbered(PRESENT.load(Ordering::Acquire).checked_sub(1)?)
+}
+
+/// The link with this number, which may be to a dead host.
+#[must_use]
+pub fn numbered(number: u32) -> Option<&'static Link> {
+    TABLE.get(number as usize)?.get()
+}
+
+/// Makes `parts` the present link. Called under the attach lock.
+///
+/// # Errors
+/// EMFILE when this process has had [`LINKS`] hosts.
+pub fn install(parts: Parts) -> Result<&'static Link> {
+    let number = PRESENT.load(Ordering::Acquire);
+    let place = TABLE.get(number as usize).ok_or(Errno::MFILE)?;
+    let link = place.get_or_init(|| Link {
+        control: parts.control,
+        receive: parts.receive,
+        process: AtomicU32::new(parts.process),
+        control_socket: AtomicI32::new(parts.control_socket),
+        host_eventfd: parts.host_eventfd,
+        dead: AtomicBool::new(false),
+        number,
+    });
+    PRESENT.store(number + 1, Ordering::Release);
+    Ok(link)
+}
+
+impl Link {
+    /// Index of this process's cell.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        self.process.load(Ordering::Relaxed)
+    }
+
+    /// Which of the process's links it is.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The control socket; its hang-up tells that the host is gone.
+    #[must_use]
+    pub fn control_socket(&self) -> i32 {
+        self.control_socket.load(Ordering::Relaxed)
+    }
+
+    /// Gives a forked child its own cell and socket; returns the parent's socket, which the child must close.
+    pub fn adopt(&self, process: u32, control_socket: i32) -> i32 {
+        self.process.store(process, Ordering::Relaxed);
+        self.control_socket.swap(control_socket, Ordering::Relaxed)
+    }
+
+    /// Wakes the lcore.
+    pub fn wake_host(&self) {
+        // An eventfd that cannot be written is full (the host will wake) or closed behind our back: the lcore then
+        // finds the bell at its next turn.
+        if let Ok(fd) = descriptor::lend(self.host_eventfd) {
+            let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Rings the doorbell of `object`.
+    pub fn ring(&self, object: u32) {
+        if readiness::ring_doorbell(&self.control, object) {
+            self.wake_host();
+        }
+    }
+
+    /// Asks the host to wake whoever sleeps on `epoll`.
+    pub fn kick(&self, epoll: u32) {
+        if readiness::kick_epoll(&self.control, epoll) {
+            self.wake_host();
+        }
+    }
+
+    /// Whether the host is gone: every object is reset.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Relaxed)
+            || self
+                .control
+                .header()
+                .host_state
+                .load(ChannelOrdering::Acquire)
+                == host_state::DEAD
+    }
+
+    /// Remembers that the host is gone (its socket hung up).
+    pub fn mark_dead(&self) {
+        self.dead.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells the host the eventfd through which `slot` is woken.
+    ///
+    /// # Errors
+    /// What sendmsg says; the slot must not be used then.
+    pub fn register_waiter(&self, slot: u32, eventfd: i32) -> Result<()> {
+        let message = Message::new(Kind::Waiter, slot, crate::thread::process());
+        send(self.control_socket(), &message, Some(eventfd))
+    }
+}
+
+/// Sends one message, with a descriptor where one belongs to it.
+///
+/// # Errors
+/// What sendmsg says.
+pub fn send(socket: i32, message: &Message<'_>, descriptor: Option<i32>) -> Result<()> {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    let mut buffer = [0; HEAD_BYTES + TEXT_BYTES];
+    let bytes = message.emit(&mut buffer);
+    let riding = [descriptor.map_or(Ok(None), |fd| descriptor::lend(fd).map(Some))?];
+    let riding = match &riding {
+        [Some(fd)] => core::slice::from_ref(fd),
+        _ => &[],
+    };
+    let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !riding.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(riding)) {
+        return Err(Errno::NOBUFS);
+    }
+    let part = [std::io::IoSlice::new(bytes)];
+    loop {
+        let socket = descriptor::lend(socket)?;
+        match sendmsg(socket, &part, &mut ancillary, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+            Ok(_) => return Ok(()),
+        }
+    }
+}

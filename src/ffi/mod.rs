@@ -1,0 +1,13 @@
+//! The border to C: libc's own functions behind ours, and the few raw calls that rustix leaves out.
+//!
+//! Owns every `libc` type below the shim. May use `base`. Any program thread runs it, also in a signal handler.
+//! Invariant: nothing here allocates, locks or calls a symbol that the shim exports.
+
+pub mod descriptor;
+pub mod environment;
+pub mod errno;
+pub mod process;
+pub mod real;
+pub mod signal;
+pub mod sockopt;
+pub mod wait;
