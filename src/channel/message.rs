@@ -35,10 +35,8 @@ pub enum Kind {
     Fork,
     /// Child: process cell `a` is process `b`.
     Child,
-    /// Tool: counters, please (instead of `Hello`).
-    Stats,
-    /// Host: text = one `name value` line a counter.
-    Report,
+    /// Tool, instead of Hello: asks what the host does. Host: text = JSON, see `host::status`.
+    Status,
 }
 
 impl Kind {
@@ -52,8 +50,7 @@ impl Kind {
             Self::Waiter,
             Self::Fork,
             Self::Child,
-            Self::Stats,
-            Self::Report,
+            Self::Status,
         ]
         .into_iter()
         .find(|kind| *kind as u32 == number)

@@ -7,6 +7,7 @@ pub(crate) mod program;
 
 use core::time::Duration;
 
+pub(crate) use lab::stack_config;
 use lab::{ENDPOINT, Lab, OWNER, SERVER};
 
 use super::Mail;
@@ -95,7 +96,7 @@ fn bulk(faults: FaultConfig) {
     let mut lab = Lab::with(faults, Layout::for_flows(64, 64 << 10, 16 << 10));
     let listener = lab.listen(16);
     let (out, into) = lab.connect(listener);
-    let byte = |n: usize| (n.wrapping_mul(31) >> 3) as u8;
+    let byte = |n: usize| (n.wrapping_mul(31) >> 3).to_le_bytes()[0];
     let data: Vec<u8> = (0..TOTAL).map(byte).collect();
     let (mut sent, mut echoed, mut back) = (0, Vec::new(), 0);
     let mut pending: Vec<u8> = Vec::new();

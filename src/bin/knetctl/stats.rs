@@ -47,10 +47,11 @@ impl Stats {
             match ask(socket) {
                 Ok(report) => {
                     told = true;
-                    all.insert(socket.display().to_string(), as_json(&report));
+                    let lines = as_lines(&report);
+                    all.insert(socket.display().to_string(), report);
                     if !self.json
                         && (sockets.len() > 1 && !line(&format!("# {}", socket.display()))
-                            || !line(report.trim_end()))
+                            || !line(lines.trim_end()))
                     {
                         return ExitCode::SUCCESS;
                     }
@@ -74,15 +75,27 @@ fn line(text: &str) -> bool {
     writeln!(io::stdout().lock(), "{text}").is_ok()
 }
 
-fn as_json(report: &str) -> Value {
-    let pairs = report.lines().filter_map(|line| {
-        let (name, value) = line.split_once(' ')?;
+/// The report as lines: facts first, then one line a counter.
+fn as_lines(report: &Value) -> String {
+    let mut out = String::new();
+    let mut add = |name: &str, value: &Value| {
         let value = value
-            .parse::<u64>()
-            .map_or_else(|_| Value::from(value), Value::from);
-        Some((name.to_owned(), value))
-    });
-    Value::Object(pairs.collect())
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned);
+        out.push_str(&format!("{name} {value}\n"));
+    };
+    for (name, value) in report.as_object().into_iter().flatten() {
+        match value.as_object() {
+            None => add(name, value),
+            Some(group) if name == "counters" => {
+                group.iter().for_each(|(name, value)| add(name, value))
+            }
+            Some(group) => group
+                .iter()
+                .for_each(|(part, value)| add(&format!("{name}.{part}"), value)),
+        }
+    }
+    out
 }
 
 /// Every host socket in the folders that design D14 names.
@@ -115,7 +128,7 @@ fn hosts() -> Vec<PathBuf> {
     found
 }
 
-fn ask(path: &Path) -> Result<String, String> {
+fn ask(path: &Path) -> Result<Value, String> {
     let say = |what: &str, error: rustix::io::Errno| format!("{what}: {error}");
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -127,7 +140,7 @@ fn ask(path: &Path) -> Result<String, String> {
     let address = SocketAddrUnix::new(path).map_err(|error| say("path", error))?;
     rustix::net::connect(&socket, &address).map_err(|error| say("no host listens", error))?;
     let mut out = [0; HEAD_BYTES + TEXT_BYTES];
-    let request = Message::new(Kind::Stats, 0, 0).emit(&mut out).to_vec();
+    let request = Message::new(Kind::Status, 0, 0).emit(&mut out).to_vec();
     rustix::net::send(&socket, &request, SendFlags::NOSIGNAL)
         .map_err(|error| say("cannot ask", error))?;
     let mut wait = [PollFd::new(&socket, PollFlags::IN)];
@@ -150,10 +163,12 @@ fn ask(path: &Path) -> Result<String, String> {
     .map_err(|error| say("no answer", error))?;
     match Message::parse(buffer.get(..received.bytes).unwrap_or_default()) {
         Ok(Message {
-            kind: Kind::Report,
+            kind: Kind::Status,
             text,
             ..
-        }) => Ok(text.to_owned()),
+        }) => {
+            serde_json::from_str(text).map_err(|error| format!("the answer is no report: {error}"))
+        }
         Ok(Message {
             kind: Kind::Fault,
             text,

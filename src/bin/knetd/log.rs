@@ -8,7 +8,6 @@ use std::sync::Mutex;
 use knet::telemetry::{Level, log};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
-
 /// Opens the log. Whatever fails, the host runs: a private one then without a log.
 pub(crate) fn open(private: bool) {
     let (writer, stamped) = match (std::env::var_os("KNET_LOG"), private) {

@@ -4,10 +4,10 @@ use core::time::Duration;
 
 use super::lab::{ENDPOINT, Lab, OWNER};
 use crate::channel::cell::{ObjectCell, operation};
-use crate::channel::sync::Ordering;
-use crate::lcore::Mail;
-use crate::device::fault::FaultConfig;
 use crate::channel::layout::Layout;
+use crate::channel::sync::Ordering;
+use crate::device::fault::FaultConfig;
+use crate::lcore::Mail;
 
 /// xorshift64.
 struct Random(u64);
@@ -18,6 +18,12 @@ impl Random {
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0 % limit
+    }
+}
+
+impl Random {
+    fn index(&mut self, limit: u64) -> usize {
+        usize::try_from(self.below(limit)).unwrap()
     }
 }
 
@@ -83,7 +89,7 @@ fn play(seed: u64, forging: bool) -> (u64, u64) {
             }
             5 | 6 => {
                 if let Some(object) = pick(&outs, &mut random) {
-                    let count = random.below(3_000) as usize;
+                    let count = random.index(3_000);
                     lab.client.program.try_send(object, &vec![1; count]);
                 }
             }
@@ -143,7 +149,10 @@ fn play(seed: u64, forging: bool) -> (u64, u64) {
     let end = lab.now + Duration::from_secs(300);
     let (mut server, mut client) = (false, false);
     while !(server && client) {
-        assert!(lab.now < end, "a family does not end: server={server} client={client}");
+        assert!(
+            lab.now < end,
+            "a family does not end: server={server} client={client}"
+        );
         server |= !lab.server.status.take_ended().is_empty();
         client |= !lab.client.status.take_ended().is_empty();
         lab.turn();
@@ -157,7 +166,7 @@ fn play(seed: u64, forging: bool) -> (u64, u64) {
 
 fn pick(list: &[u32], random: &mut Random) -> Option<u32> {
     let count = list.len() as u64;
-    (count > 0).then(|| list[random.below(count) as usize])
+    (count > 0).then(|| list[random.index(count)])
 }
 
 /// Plays each seed; the sums of what was counted.
@@ -177,5 +186,8 @@ fn an_honest_program_leaves_nothing_behind() {
 #[test]
 fn a_forging_program_leaves_nothing_behind() {
     let (accepted, broken) = sums(100..=112, true);
-    assert!(accepted > 50 && broken > 50, "accepted={accepted} broken={broken}");
+    assert!(
+        accepted > 50 && broken > 50,
+        "accepted={accepted} broken={broken}"
+    );
 }
