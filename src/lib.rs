@@ -23,12 +23,15 @@ pub mod errno;
 pub mod fd;
 pub mod ffi;
 pub mod id;
+pub mod iomux;
 pub mod readiness;
 pub mod rendezvous;
+pub mod socket;
 pub mod stack;
 pub mod telemetry;
 pub mod thread;
 pub mod time;
+pub mod waiter;
 
 /// The build: host and program side must come from the same one.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

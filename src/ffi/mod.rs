@@ -6,7 +6,9 @@
 pub mod descriptor;
 pub mod environment;
 pub mod errno;
+pub mod pages;
 pub mod process;
 pub mod real;
+pub mod signal;
 pub mod sockopt;
 pub mod wait;
