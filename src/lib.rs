@@ -26,6 +26,7 @@ pub mod id;
 pub mod iomux;
 pub mod readiness;
 pub mod rendezvous;
+pub mod shim;
 pub mod socket;
 pub mod stack;
 pub mod telemetry;

@@ -108,7 +108,14 @@ pub(super) unsafe fn put_address(
         sin_zero: [0; 8],
     };
     // SAFETY: `len` is checked in there; 16 bytes of a local are read.
-    unsafe { put((&raw const wire).cast(), size_of::<sockaddr_in>(), place.cast(), len) }
+    unsafe {
+        put(
+            (&raw const wire).cast(),
+            size_of::<sockaddr_in>(),
+            place.cast(),
+            len,
+        )
+    }
 }
 
 /// Copies `have` bytes to `place`, cut to `*len`; `*len` becomes `have` (addresses).
@@ -130,7 +137,9 @@ unsafe fn put(
         return Err(Errno::INVAL);
     }
     // SAFETY: both sides have at least that many bytes; a local never overlaps the program's memory.
-    unsafe { core::ptr::copy_nonoverlapping(from.cast::<u8>(), place.cast(), have.min(room as usize)) };
+    unsafe {
+        core::ptr::copy_nonoverlapping(from.cast::<u8>(), place.cast(), have.min(room as usize))
+    };
     // SAFETY: not null.
     unsafe { len.write_unaligned(socklen_t::try_from(have).unwrap_or(0)) };
     Ok(())
@@ -178,24 +187,6 @@ pub(super) unsafe fn put_option(
     let cut = value.get(..value.len().min(room)).unwrap_or(value);
     // SAFETY: as the caller promises; `cut` is a slice.
     unsafe { put(cut.as_ptr().cast(), cut.len(), place, len) }
-}
-
-/// The int at `place` (setsockopt(2)).
-///
-/// # Errors
-/// EINVAL when it is too short, EFAULT for null.
-///
-/// # Safety
-/// `len` readable bytes.
-pub(super) unsafe fn int(place: *const c_void, len: socklen_t) -> Result<c_int> {
-    if (len as usize) < size_of::<c_int>() {
-        return Err(Errno::INVAL);
-    }
-    if place.is_null() {
-        return Err(Errno::FAULT);
-    }
-    // SAFETY: not null and long enough.
-    Ok(unsafe { place.cast::<c_int>().read_unaligned() })
 }
 
 /// Bytes to send.
@@ -282,7 +273,7 @@ pub(super) unsafe fn with_slices<T>(
 ) -> Result<T> {
     // SAFETY: as the caller promises.
     unsafe { parts(place, count) }?;
-    let mut slices = [const { IoSlice::new(&[]) }; GATHERED];
+    let mut slices = [IoSlice::new(&[]); GATHERED];
     if count <= GATHERED {
         for (index, slot) in slices.iter_mut().enumerate().take(count) {
             // SAFETY: index < count.
@@ -314,7 +305,8 @@ pub(super) unsafe fn with_rooms<T>(
     // SAFETY: as the caller promises.
     unsafe { parts(place, count) }?;
     if count <= GATHERED {
-        let mut list: [IoSliceMut<'_>; GATHERED] = core::array::from_fn(|_| IoSliceMut::new(&mut []));
+        let mut list: [IoSliceMut<'_>; GATHERED] =
+            core::array::from_fn(|_| IoSliceMut::new(&mut []));
         for (index, slot) in list.iter_mut().enumerate().take(count) {
             // SAFETY: index < count.
             let at = unsafe { place.add(index) };
@@ -421,10 +413,22 @@ mod tests {
     #[test]
     fn bad_parts_are_refused_as_the_kernel_does() {
         let mut data = *b"abc";
-        let good = iovec { iov_base: data.as_mut_ptr().cast(), iov_len: 3 };
-        let empty = iovec { iov_base: ptr::null_mut(), iov_len: 0 };
-        let null = iovec { iov_base: ptr::null_mut(), iov_len: 1 };
-        let huge = iovec { iov_base: data.as_mut_ptr().cast(), iov_len: usize::MAX };
+        let good = iovec {
+            iov_base: data.as_mut_ptr().cast(),
+            iov_len: 3,
+        };
+        let empty = iovec {
+            iov_base: ptr::null_mut(),
+            iov_len: 0,
+        };
+        let null = iovec {
+            iov_base: ptr::null_mut(),
+            iov_len: 1,
+        };
+        let huge = iovec {
+            iov_base: data.as_mut_ptr().cast(),
+            iov_len: usize::MAX,
+        };
         let total = |parts: &[IoSlice<'_>]| Ok(parts.iter().map(|part| part.len()).sum::<usize>());
         let list = [good, empty, good];
         // SAFETY: three parts that lie in `data`.
@@ -434,23 +438,38 @@ mod tests {
             assert_eq!(unsafe { with_slices(&raw const bad, 1, total) }, Err(error));
         }
         // SAFETY: refused by its count.
-        assert_eq!(unsafe { with_slices(list.as_ptr(), 1_025, total) }, Err(Errno::INVAL));
+        assert_eq!(
+            unsafe { with_slices(list.as_ptr(), 1_025, total) },
+            Err(Errno::INVAL)
+        );
         // SAFETY: refused by its null list.
-        assert_eq!(unsafe { with_slices(ptr::null(), 1, total) }, Err(Errno::FAULT));
+        assert_eq!(
+            unsafe { with_slices(ptr::null(), 1, total) },
+            Err(Errno::FAULT)
+        );
         // SAFETY: no parts.
         assert_eq!(unsafe { with_slices(ptr::null(), 0, total) }, Ok(0));
     }
 
     #[test]
     fn spans_are_checked() {
-        let bad = timespec { tv_sec: 0, tv_nsec: 1_000_000_000 };
+        let bad = timespec {
+            tv_sec: 0,
+            tv_nsec: 1_000_000_000,
+        };
         // SAFETY: a local.
         assert_eq!(unsafe { span(&raw const bad) }, Err(Errno::INVAL));
         // SAFETY: null is for ever.
         assert_eq!(unsafe { span(ptr::null()) }, Ok(None));
-        let late = timeval { tv_sec: 0, tv_usec: 1_500_000 };
+        let late = timeval {
+            tv_sec: 0,
+            tv_usec: 1_500_000,
+        };
         // SAFETY: a local.
-        assert_eq!(unsafe { span_micros(&raw const late) }, Ok(Some(Duration::from_millis(1_500))));
+        assert_eq!(
+            unsafe { span_micros(&raw const late) },
+            Ok(Some(Duration::from_millis(1_500)))
+        );
         assert_eq!(millis(-1), None);
     }
 }

@@ -1,8 +1,14 @@
 //! What runs when the object is loaded, and around fork.
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use crate::attach;
 use crate::fd;
 use crate::ffi::{process, real};
+use crate::waiter;
+
+/// The process that forks, so that its child knows whose eventfds it has inherited.
+static PARENT: AtomicU32 = AtomicU32::new(0);
 
 /// The constructor: resolves the originals and asks to be told of forks. It reads no file and makes nothing (design D5).
 pub extern "C" fn load() {
@@ -12,6 +18,7 @@ pub extern "C" fn load() {
 }
 
 extern "C" fn before_fork() {
+    PARENT.store(crate::thread::process(), Ordering::Relaxed);
     attach::fork::prepare();
 }
 
@@ -20,6 +27,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    waiter::forget_parents_eventfds(PARENT.load(Ordering::Relaxed));
     attach::fork::child();
     fd::adopt_after_fork();
 }

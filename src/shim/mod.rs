@@ -8,6 +8,11 @@
 //! convert back.
 
 mod cvt;
+pub mod descriptor;
 pub mod init;
 pub mod open;
+pub mod option;
 pub mod process;
+pub mod ready;
+pub mod socket;
+pub mod transfer;
