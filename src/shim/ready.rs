@@ -200,7 +200,8 @@ fn control(
 
 /// The epoll behind `epfd` when its wait is ours.
 fn waited(epfd: c_int) -> Option<Record> {
-    if attach::link().is_none() && !attach::may_accelerate() {
+    if attach::link().is_none() && (!attach::may_accelerate() || real::is_single_threaded()) {
+        // Nobody can route a socket and add it while the one thread waits.
         return None;
     }
     match table::entry(epfd) {
