@@ -16,16 +16,25 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+// Test support is shared with the integration tests, which name the crate.
+#[cfg(test)]
+extern crate self as knet;
+
 pub mod attach;
 pub mod channel;
+pub mod config;
 pub mod device;
 pub mod errno;
 pub mod fd;
 pub mod ffi;
+pub mod host;
 pub mod id;
 pub mod iomux;
+pub mod lcore;
+pub mod preflight;
 pub mod readiness;
 pub mod rendezvous;
+pub mod runtime;
 pub mod shim;
 pub mod socket;
 pub mod stack;
@@ -34,5 +43,7 @@ pub mod thread;
 pub mod time;
 pub mod waiter;
 
+/// The version of this build: the package's, and the commit when it was built from a checkout.
+pub const BUILD_VERSION: &str = env!("KNET_BUILD_VERSION");
 /// The build: host and program side must come from the same one.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub const VERSION: &str = BUILD_VERSION;
