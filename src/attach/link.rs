@@ -13,6 +13,8 @@ use crate::readiness;
 
 /// Hosts that a process can have been attached to, one after the other.
 pub const LINKS: usize = 8;
+/// Link numbers are below this: tests make many links in one process.
+pub const NUMBERS: usize = LINKS + if cfg!(test) { 120 } else { 0 };
 
 static TABLE: [OnceLock<Link>; LINKS] = [const { OnceLock::new() }; LINKS];
 /// Number of the present link + 1; 0 = none.
@@ -31,6 +33,7 @@ pub struct Link {
     host_eventfd: i32,
     dead: AtomicBool,
     number: u32,
+    family: u64,
 }
 
 /// What a link is made of.
@@ -46,6 +49,8 @@ pub struct Parts {
     pub control_socket: i32,
     /// An internal descriptor.
     pub host_eventfd: i32,
+    /// Tells this family's control memory from another's: its inode number.
+    pub family: u64,
 }
 
 /// The link to the present host, or None: not attached.
@@ -76,16 +81,40 @@ pub fn install(parts: Parts) -> Result<&'static Link> {
         host_eventfd: parts.host_eventfd,
         dead: AtomicBool::new(false),
         number,
+        family: parts.family,
     });
     PRESENT.store(number + 1, Ordering::Release);
     Ok(link)
 }
 
 impl Link {
+    /// A link of a test, with a number of its own.
+    #[cfg(test)]
+    pub(crate) fn for_test(parts: Parts) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let after = u32::try_from(LINKS).unwrap();
+        Self {
+            control: parts.control,
+            receive: parts.receive,
+            process: AtomicU32::new(parts.process),
+            control_socket: AtomicI32::new(parts.control_socket),
+            host_eventfd: parts.host_eventfd,
+            dead: AtomicBool::new(false),
+            number: after + NEXT.fetch_add(1, Ordering::Relaxed),
+            family: parts.family,
+        }
+    }
+
     /// Index of this process's cell.
     #[must_use]
     pub fn process(&self) -> u32 {
         self.process.load(Ordering::Relaxed)
+    }
+
+    /// Which family's memory it is, the same in parent and child.
+    #[must_use]
+    pub const fn family(&self) -> u64 {
+        self.family
     }
 
     /// Which of the process's links it is.

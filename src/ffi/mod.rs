@@ -6,6 +6,8 @@
 pub mod descriptor;
 pub mod environment;
 pub mod errno;
+pub mod handler;
+pub mod pages;
 pub mod process;
 pub mod real;
 pub mod signal;
