@@ -1,5 +1,6 @@
 /* Much data: 16 MiB both ways at once, odd sizes, many parts, a thread for each way. */
 #include "case.h"
+#include <sys/sendfile.h>
 #include <sys/uio.h>
 
 #define MUCH (16L << 20)
@@ -56,6 +57,22 @@ WIRE(a_slow_reader_gets_everything)
     PEER_END(sends);
     PEER_END(closes);
     end_of_stream(fd);
+}
+
+WIRE(a_file_by_sendfile)
+{
+    long slot, size = 3 << 20;
+    int fd = joined(&slot), file = OK(memfd_create("file", 0));
+    static unsigned char bytes[3 << 20];
+    fill_pattern(bytes, 0, size);
+    EQUAL(write(file, bytes, (size_t)size), size);
+    long reads = peer_begin("recv", slot, size);
+    off_t from = 0;
+    while (from < size) CHECK(OK(sendfile(fd, file, &from, (size_t)(size - from))) > 0);
+    PEER_END(reads);
+    OK(lseek(file, 0, SEEK_SET));
+    EQUAL(sendfile(fd, file, NULL, 0), 0);
+    EQUAL(lseek(file, 0, SEEK_CUR), 0);
 }
 
 static void *sends_much(void *fd)

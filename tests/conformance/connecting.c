@@ -7,7 +7,7 @@ static int deaf(void)
 {
     int listener = listener_at(port, 0);
     dial(port);
-    pause_ms(20);
+    EQUAL(ready(listener, POLLIN, 5000), POLLIN);
     return listener;
 }
 

@@ -304,7 +304,10 @@ CASE(sockopts_in_every_state)
     FAILS(setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, 1), EINVAL);
     FAILS(setsockopt(fd, SOL_SOCKET, 9999, &on, sizeof on), ENOPROTOOPT);
     FAILS(getsockopt(fd, IPPROTO_TCP, 9999, &value, &size), ENOPROTOOPT);
+    int segment = 1400;
+    OK(setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof segment));
     int listener = listener_at(port, 4);
+    OK(setsockopt(listener, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof segment));
     struct pair two = pair_by(listener, port), dead = pair_by(listener, port);
     reset(dead.client);
     EQUAL(ready(dead.server, 0, 5000), POLLERR | POLLHUP);

@@ -227,6 +227,29 @@ CASE(changing_a_mask_wakes_a_waiter) { wakes(1); }
 CASE(arriving_bytes_wake_a_waiter) { wakes(2); }
 CASE(a_socket_added_during_the_wait_wakes_it_later) { wakes(3); }
 
+CASE(a_wildcard_listener_is_reported_once)
+{
+    int listener = tcp(0), epoll = OK(epoll_create1(0)), on = 1;
+    OK(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+    OK(try_bind(listener, "0.0.0.0", port));
+    watch(epoll, listener, EPOLLIN);
+    OK(listen(listener, 16));
+    EVENT(one_event(epoll, 20), 0);
+    int here = dial(port), there = tcp(0);
+    OK(try_connect(there, "127.0.0.1", port));
+    pause_ms(20);
+    for (int n = 0; n < 2; n++) { /* ready on both sides, or on one of them */
+        struct epoll_event events[4];
+        EQUAL(epoll_wait(epoll, events, 4, 5000), 1);
+        EQUAL(events[0].events, EPOLLIN);
+        EQUAL(events[0].data.fd, listener);
+        OK(accept(listener, NULL, NULL));
+    }
+    EVENT(one_event(epoll, 20), 0);
+    atomic_fetch_add(&shared->connections, 1);
+    OK(close(here));
+}
+
 CASE(silent_after_many_came_and_went)
 {
     int listener = listener_at(port, 16), epoll = OK(epoll_create1(0));

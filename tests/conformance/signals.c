@@ -18,10 +18,11 @@ static void handle(int number, void (*handler)(int), int flags)
     OK(sigaction(number, &action, NULL));
 }
 
+/* SIGALRM after ms and again every ms, so that one that comes before the call does not leave it alone for ever. */
 static void alarm_in(long ms)
 {
-    struct itimerval once = {.it_value = {ms / 1000, ms % 1000 * 1000}};
-    OK(setitimer(ITIMER_REAL, &once, NULL));
+    struct itimerval every = {{ms / 1000, ms % 1000 * 1000}, {ms / 1000, ms % 1000 * 1000}};
+    OK(setitimer(ITIMER_REAL, &every, NULL));
 }
 
 static pid_t sends_later(int fd, long ms)
@@ -51,13 +52,14 @@ CASE(without_restart_a_signal_ends_the_call)
     FAILS(recvmsg(two.server, &message, 0), EINTR);
     alarm_in(30);
     FAILS(accept(listener, NULL, NULL), EINTR);
+    alarm_in(0); /* off */
     nonblocking(two.client);
     fill(two.client);
     OK(fcntl(two.client, F_SETFL, 0));
     static char many[65536];
     alarm_in(30);
     FAILS(send(two.client, many, sizeof many, 0), EINTR);
-    EQUAL(handled, 5);
+    CHECK(handled >= 5);
 }
 
 CASE(with_restart_the_call_goes_on)
@@ -68,7 +70,8 @@ CASE(with_restart_the_call_goes_on)
     sends_later(two.client, 80);
     alarm_in(30);
     get(two.server, 0, 5);
-    EQUAL(handled, 1);
+    CHECK(handled >= 1);
+    int before = handled;
     if (OK(fork()) == 0) {
         pause_ms(80);
         dial(port);
@@ -77,7 +80,7 @@ CASE(with_restart_the_call_goes_on)
     }
     alarm_in(30);
     take(listener);
-    EQUAL(handled, 2);
+    CHECK(handled > before);
 }
 
 CASE(the_waits_are_never_restarted)
@@ -109,7 +112,7 @@ CASE(the_waits_are_never_restarted)
     char byte;
     alarm_in(30);
     FAILS(recv(two.server, &byte, 1, 0), EINTR); /* nor is a receive with a time-out */
-    EQUAL(handled, 7);
+    CHECK(handled >= 7);
 }
 
 CASE(a_signal_in_the_middle_gives_what_came)
@@ -121,13 +124,16 @@ CASE(a_signal_in_the_middle_gives_what_came)
     EQUAL(ready(two.server, POLLIN, 5000), POLLIN);
     alarm_in(50);
     EQUAL(recv(two.server, bytes, 100, MSG_WAITALL), 10);
-    EQUAL(handled, 1);
+    CHECK(handled >= 1);
 }
 
 static void closes(int number)
 {
     (void)number;
-    close(in_handler);
+    int before = errno;
+    if (in_handler >= 0) close(in_handler);
+    in_handler = -1;
+    errno = before;
 }
 
 CASE(a_handler_closes_the_listener)
@@ -135,7 +141,8 @@ CASE(a_handler_closes_the_listener)
     int listener = in_handler = listener_at(port, 4);
     handle(SIGALRM, closes, 0);
     alarm_in(30);
-    FAILS(accept(listener, NULL, NULL), EINTR);
+    EQUAL(accept(listener, NULL, NULL), -1);
+    CHECK(errno == EINTR || errno == EBADF); /* closed during the call, or before it */
     in_handler = listener = listener_at(port + 100, 4);
     handle(SIGALRM, closes, SA_RESTART);
     alarm_in(30);

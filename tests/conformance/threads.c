@@ -7,6 +7,10 @@ enum { WRITERS = 8, RECORD_MAX = 4000 };
 
 static int common;
 
+/* Linux keeps a send() together only while there is room, so the writers stay below the buffer. */
+enum { ROOM = 128 << 10 };
+static atomic_long unread;
+
 /* A record is one send(): length, writer, then bytes that follow from both. */
 static void *writes_records(void *argument)
 {
@@ -17,7 +21,11 @@ static void *writes_records(void *argument)
         uint16_t head[4] = {(uint16_t)size, (uint16_t)writer, (uint16_t)count, 0};
         memcpy(record, head, 8);
         memset(record + 8, (int)(writer * 31 + count), size - 8);
-        EQUAL(send(common, record, size, MSG_NOSIGNAL), size); /* a blocking send takes all */
+        while (atomic_fetch_add(&unread, size) + size > ROOM) {
+            atomic_fetch_sub(&unread, size);
+            sched_yield();
+        }
+        EQUAL(send(common, record, size, MSG_NOSIGNAL), size);
         sent += size;
     }
     return NULL;
@@ -26,6 +34,8 @@ static void *writes_records(void *argument)
 CASE_FOR(eight_writers_of_records_on_one_descriptor, 60)
 {
     struct pair two = pair();
+    int size_asked = 4 * ROOM;
+    OK(setsockopt(two.client, SOL_SOCKET, SO_SNDBUF, &size_asked, sizeof size_asked));
     common = two.client;
     pthread_t threads[WRITERS];
     for (uintptr_t n = 0; n < WRITERS; n++) THREAD(pthread_create(&threads[n], NULL, writes_records, (void *)n));
@@ -42,10 +52,45 @@ CASE_FOR(eight_writers_of_records_on_one_descriptor, 60)
         if (size) EQUAL(recv(two.server, record, size, MSG_WAITALL), size);
         for (unsigned n = 0; n < size; n++) EQUAL(record[n], (writer * 31 + counts[writer]) & 0xff);
         counts[writer]++;
+        unread -= head[0];
         total[writer] += head[0];
         if (total[writer] >= RECORDS_TOTAL / WRITERS) open--;
     }
     for (int n = 0; n < WRITERS; n++) THREAD(pthread_join(threads[n], NULL));
+    quiet(two.server);
+}
+
+static void *writes_its_byte(void *argument)
+{
+    static unsigned char bytes[WRITERS][60000];
+    uintptr_t writer = (uintptr_t)argument;
+    memset(bytes[writer], (int)writer, sizeof bytes[writer]);
+    for (int n = 0; n < 20; n++) EQUAL(send(common, bytes[writer], sizeof bytes[writer], MSG_NOSIGNAL), sizeof bytes[writer]);
+    return NULL;
+}
+
+CASE_FOR(eight_writers_against_a_full_buffer, 60)
+{
+    struct pair two = pair();
+    common = two.client;
+    pthread_t threads[WRITERS];
+    for (uintptr_t n = 0; n < WRITERS; n++) THREAD(pthread_create(&threads[n], NULL, writes_its_byte, (void *)n));
+    pause_ms(50); /* full by now, all of them wait */
+    static unsigned char bytes[50000];
+    long counts[WRITERS] = {0}, left = WRITERS * 20 * 60000L;
+    while (left > 0) {
+        int got = OK(recv(two.server, bytes, sizeof bytes, 0));
+        CHECK(got > 0);
+        for (int n = 0; n < got; n++) {
+            CHECK(bytes[n] < WRITERS);
+            counts[bytes[n]]++;
+        }
+        left -= got;
+    }
+    for (int n = 0; n < WRITERS; n++) {
+        THREAD(pthread_join(threads[n], NULL));
+        EQUAL(counts[n], 20 * 60000);
+    }
     quiet(two.server);
 }
 
@@ -159,6 +204,20 @@ CASE(dup2_leaves_a_blocked_recv_to_its_bytes)
     char byte;
     EQUAL(read(two.server, &byte, 1), 0); /* /dev/null by now */
     end_of_stream(two.client);
+}
+
+CASE(close_leaves_a_blocked_accept_to_its_connection)
+{
+    struct blocked this = {.fd = listener_at(port, 4)};
+    pthread_t thread = start(&this, blocks_in_accept);
+    OK(close(this.fd));
+    int client = dial(port); /* Linux: the call in progress holds the listener */
+    THREAD(pthread_join(thread, NULL));
+    CHECK(this.got >= 0);
+    atomic_fetch_add(&shared->connections, 1);
+    put(client, 0, 5);
+    get((int)this.got, 0, 5);
+    FAILS(try_connect(tcp(0), own, port), ECONNREFUSED);
 }
 
 CASE(shutdown_ends_a_blocked_recv)
