@@ -202,7 +202,7 @@ def on_the_kernel(report, programs, wanted, folder):
 def judge(report, lab, name, expected, result, accepted_before):
     for case in expected:
         if case not in result.cases:
-            report.line("FAIL", f"{name}::{case}", f"not reached: {result.fault}")
+            report.line("FAIL", f"{name}::{case}", f"not reached: {result.fault or 'the program stopped after cases that hang'}")
         elif result.cases[case]:
             report.line("FAIL", f"{name}::{case}", result.cases[case])
         else:

@@ -3,7 +3,11 @@
 #include "events.h"
 
 #define ALL (EPOLLIN | EPOLLOUT | EPOLLRDHUP)
-#define SETTLES(fd, asked, mask) EVENT(settled(fd, asked, mask), mask)
+#define SETTLES(fd, asked, mask)                       \
+    do {                                               \
+        unsigned events = settled(fd, asked, mask);    \
+        EVENT(events, mask);                           \
+    } while (0)
 
 WIRE(idle_is_out)
 {

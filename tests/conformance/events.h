@@ -37,9 +37,10 @@ SOME void mask_text(char *into, size_t size, unsigned mask)
 #define EVENT(call, mask)                                                                                     \
     do {                                                                                                      \
         unsigned got_ = (call), want_ = (mask);                                                               \
-        char text_[64];                                                                                       \
-        mask_text(text_, sizeof text_, got_);                                                                 \
-        if (got_ != want_) FAIL("%s is %s, not %s", #call, text_, #mask);                                     \
+        char is_[64], not_[64];                                                                               \
+        mask_text(is_, sizeof is_, got_);                                                                     \
+        mask_text(not_, sizeof not_, want_);                                                                  \
+        if (got_ != want_) FAIL("%s is %s, not %s", #call, is_, not_);                                        \
     } while (0)
 
 /* What a new level-triggered registration reports, once it has become `mask` (5 s at most) and stays so. */
