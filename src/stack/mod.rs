@@ -5,13 +5,24 @@
 //! Invariant: every call is bounded, nothing blocks, time and randomness are arguments.
 
 mod api;
+mod changes;
 pub mod checksum;
+mod control;
 pub mod counters;
 pub mod demux;
+mod flow;
+mod flow_table;
 pub mod frame;
+mod guard;
 pub mod icmp;
+mod input;
+mod interface;
 pub mod isn;
+mod life;
+mod listener;
+mod loopback;
 pub mod neighbor;
+mod output;
 pub mod patch;
 pub mod port_alloc;
 pub mod rate_limit;
@@ -20,7 +31,14 @@ pub mod route;
 mod seeded;
 pub mod segment;
 pub mod siphash;
+mod stack;
+#[cfg(test)]
+mod tests;
 pub mod time_wait;
 pub mod timer_wheel;
+mod tracker;
+mod watchdog;
 
 pub use api::*;
+pub use counters::StackCounters;
+pub use stack::{Close, Stack};
