@@ -64,6 +64,13 @@ pub fn put_word(bytes: &mut [u8], at: usize, word: u16) -> Option<()> {
     Some(())
 }
 
+/// Writes a big-endian 32-bit word at `at`, or returns None beyond the end.
+#[must_use = "None means that nothing was written"]
+pub fn put_double(bytes: &mut [u8], at: usize, double: u32) -> Option<()> {
+    *bytes.get_mut(at..)?.first_chunk_mut()? = double.to_be_bytes();
+    Some(())
+}
+
 /// Whether a MAC address names one station: neither group bit nor all zero.
 #[must_use]
 pub fn is_station(mac: [u8; 6]) -> bool {

@@ -4,7 +4,7 @@
 
 use super::api::FlowState;
 use super::demux::{TcpFlags, TcpFrame};
-use super::frame::put_word;
+use super::frame::{put_double, put_word};
 use super::tracker::distance;
 
 /// What is true of a flow.
@@ -143,11 +143,6 @@ pub(crate) fn refresh_ack(view: &View, bytes: &mut [u8], frame: &mut TcpFrame) {
     {
         frame.ack = view.snd_una;
     }
-}
-
-fn put_double(bytes: &mut [u8], at: usize, value: u32) -> Option<()> {
-    *bytes.get_mut(at..)?.first_chunk_mut()? = value.to_be_bytes();
-    Some(())
 }
 
 /// RFC 5961 section 5.2 allows an acknowledgement as old as the largest window ever seen; this is the scale limit.

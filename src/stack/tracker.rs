@@ -3,7 +3,7 @@
 //! Read RFC 9293 section 3.4 and RFC 7323 section 2 first. Everything that is sent passes
 //! [`Meter::on_sent`], which also holds the advertised window down to the ring memory that exists.
 
-use super::frame::{Checksums, double_at, put_word, word_at};
+use super::frame::{Checksums, double_at, put_double, put_word, word_at};
 use super::patch::clamp_mss;
 use crate::time::Instant;
 
@@ -112,6 +112,12 @@ impl Meter {
             put_word(packet, IP + 14, window)?;
         }
         self.segments = self.segments.wrapping_add(1);
+        let length = sent.payload + u32::from(syn) + u32::from(sent.flags & FIN != 0);
+        if length == 0 && sent.flags & ACK != 0 && distance(sent.seq, track.snd_nxt) > 0 {
+            // After a time-out smoltcp counts from SND.UNA again, also for its ACKs. The peer takes those for old and does
+            // not look at them (RFC 9293 section 3.10.7.4 wants SND.NXT); two such ends would wait for ever.
+            put_double(packet, IP + 4, track.snd_nxt)?;
+        }
         if sent.flags & RST != 0 {
             return Some(());
         }
@@ -124,7 +130,6 @@ impl Meter {
                 self.believed = believed;
             }
         }
-        let length = sent.payload + u32::from(syn) + u32::from(sent.flags & FIN != 0);
         let end = sent.seq.wrapping_add(length);
         if syn {
             self.syns = self.syns.saturating_add(1);
