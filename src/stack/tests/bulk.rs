@@ -163,7 +163,7 @@ fn a_clean_wire_carries_everything_and_resends_nothing() {
 #[test]
 fn a_bad_wire_carries_everything() {
     let faults = Faults { loss: 100, duplicate: 100, reorder: 100 };
-    let pair = transfer(bulk_bytes(4), faults, 20);
+    let pair = transfer(bulk_bytes(16), faults, 20);
     assert_eq!(pair.a.stack.counters().flows_dropped_panic.value(), 0);
 }
 

@@ -1,6 +1,7 @@
 //! Traces over a tiny wire, and whole stacks against each other in virtual time.
 
 mod bulk;
+mod guard;
 mod handshake;
 mod pair;
 mod peer;
