@@ -1,10 +1,13 @@
 //! Traces over a tiny wire, and whole stacks against each other in virtual time.
 
 mod bulk;
+mod connect;
+mod endings;
 mod guard;
 mod handshake;
 mod pair;
 mod peer;
+mod window;
 
 use core::net::Ipv4Addr;
 use core::time::Duration;
