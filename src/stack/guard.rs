@@ -14,6 +14,8 @@ pub(crate) struct View {
     pub(crate) state: FlowState,
     /// It came through a listener.
     pub(crate) passive: bool,
+    /// Our SYN or SYN-ACK has left.
+    pub(crate) syn_sent: bool,
     /// The listener's accept queue is full.
     pub(crate) queue_full: bool,
     /// The peer's initial sequence number.
@@ -70,6 +72,10 @@ pub(crate) fn judge(view: &View, frame: &TcpFrame) -> Action {
         };
     }
     if !ack {
+        return Action::Ignore;
+    }
+    if half_open && !view.syn_sent {
+        // It acknowledges what was not sent.
         return Action::Ignore;
     }
     if half_open && view.queue_full && frame.ack == view.snd_una.wrapping_add(1) {
@@ -156,6 +162,7 @@ mod tests {
     const VIEW: View = View {
         state: FlowState::Established,
         passive: true,
+        syn_sent: true,
         queue_full: false,
         irs: 999,
         rcv_nxt: 2000,

@@ -153,6 +153,7 @@ impl Stack {
         Some(View {
             state: cold.state,
             passive,
+            syn_sent: cold.meter.syns > 0,
             queue_full,
             irs: hot.track.irs,
             rcv_nxt: rcv_nxt(hot, cold),

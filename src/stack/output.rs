@@ -90,8 +90,10 @@ impl Stack {
 
     fn send_dirty(&mut self, io: &mut Io<'_>) -> usize {
         let mut work = 0;
-        let mut flushed = false;
         for _ in 0..self.dirty.len() {
+            if work >= TURN_SEGMENTS {
+                break;
+            }
             let Some(index) = self.dirty.pop_front() else { break };
             let Some((hot, _)) = self.table.parts(index) else { continue };
             if !hot.flags.has(Flags::DIRTY) {
@@ -99,9 +101,7 @@ impl Stack {
             }
             hot.flags.clear(Flags::DIRTY);
             let (mut sent, mut progress) = self.send_from(io, index);
-            if progress == Progress::NoRoom && !flushed {
-                flushed = true;
-                io.tx.flush(io.now);
+            while progress == Progress::NoRoom && work + sent < TURN_SEGMENTS && io.tx.flush(io.now) > 0 {
                 let (more, then) = self.send_from(io, index);
                 (sent, progress) = (sent + more, then);
             }
@@ -320,6 +320,8 @@ fn watched(hot: &Hot, cold: &Cold) -> Watched {
 
 /// Segments that one flow may send before the others have their turn.
 const FLOW_SEGMENTS: usize = 2 * BURST_MAX;
+/// Segments that one call sends at most, so that received frames do not wait long.
+const TURN_SEGMENTS: usize = 8 * BURST_MAX;
 /// Calls in a row that may send nothing although the engine says "now": a timer that fires takes one.
 const QUIET_ROUNDS: usize = 3;
 /// Times that the loop to ourselves goes round in one call.

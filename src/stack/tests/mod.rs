@@ -5,6 +5,7 @@ mod connect;
 mod endings;
 mod guard;
 mod handshake;
+mod load;
 mod pair;
 mod peer;
 mod window;

@@ -3,7 +3,7 @@
 use core::net::SocketAddrV4;
 use core::time::Duration;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashSet};
 
 use super::{Memory, Port, address, config};
 use crate::device::{BURST_MAX, RxFrame, RxMeta, TxQueue};
@@ -38,7 +38,14 @@ impl Host {
         self.stack.expire(now, &mut self.memory, &mut self.port);
         self.stack.transmit(now, &mut self.memory, &mut self.port);
         self.port.flush(now);
-        self.stack.take_changes(&mut self.changes);
+        let mut fresh = Vec::new();
+        self.stack.take_changes(&mut fresh);
+        let mut seen = HashSet::new();
+        for change in &fresh {
+            let (Change::Accepted { flow, .. } | Change::Flow { flow, .. } | Change::Gone { flow, .. }) = change;
+            assert!(seen.insert(*flow), "{change:?} stands twice");
+        }
+        self.changes.append(&mut fresh);
         core::mem::take(&mut self.port.sent)
     }
 
