@@ -22,13 +22,17 @@ impl Instant {
     /// Makes an instant from microseconds since the start of the clock.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
-        Self { nanos: micros.saturating_mul(1_000) }
+        Self {
+            nanos: micros.saturating_mul(1_000),
+        }
     }
 
     /// Makes an instant from milliseconds since the start of the clock.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
-        Self { nanos: millis.saturating_mul(1_000_000) }
+        Self {
+            nanos: millis.saturating_mul(1_000_000),
+        }
     }
 
     /// Nanoseconds since the start of the clock.
@@ -62,7 +66,9 @@ impl Add<Duration> for Instant {
     /// Adds a span; saturates at the end of the clock (584 years).
     fn add(self, span: Duration) -> Self {
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        Self { nanos: self.nanos.saturating_add(nanos) }
+        Self {
+            nanos: self.nanos.saturating_add(nanos),
+        }
     }
 }
 

@@ -19,12 +19,10 @@ pub(crate) struct ChangeMark {
 
 impl ChangeMark {
     /// The mark of a flow that the lcore made itself.
-    pub(crate) const KNOWN: Self = Self { place: 0, known: true };
-
-    /// Whether the lcore has heard of the flow, or will at the next drain.
-    pub(crate) fn is_known(self) -> bool {
-        self.known
-    }
+    pub(crate) const KNOWN: Self = Self {
+        place: 0,
+        known: true,
+    };
 }
 
 impl Changes {
@@ -43,10 +41,17 @@ impl Changes {
 
     /// A flow is over. One whose accept was never taken disappears without a word.
     pub(crate) fn gone(&mut self, mark: &mut ChangeMark, change: Change) {
-        let standing = self.stands(*mark).then(|| self.list.get_mut(mark.place as usize - 1)).flatten();
+        let standing = self
+            .stands(*mark)
+            .then(|| self.list.get_mut(mark.place as usize - 1))
+            .flatten();
         match standing {
             Some(place) => {
-                *place = if matches!(place, Some(Change::Accepted { .. })) { None } else { Some(change) };
+                *place = if matches!(place, Some(Change::Accepted { .. })) {
+                    None
+                } else {
+                    Some(change)
+                };
             }
             None if mark.known => self.list.push(Some(change)),
             None => {}
@@ -82,11 +87,26 @@ mod tests {
     use super::*;
     use crate::id::{FlowId, ListenerId};
 
-    const FLOW: FlowId = FlowId { index: 3, generation: 1 };
-    const CHANGED: Change = Change::Flow { flow: FLOW, token: 9 };
-    const GONE: Change = Change::Gone { flow: FLOW, token: 9 };
-    const ACCEPTED: Change =
-        Change::Accepted { listener: ListenerId { index: 0, generation: 0 }, token: 5, flow: FLOW };
+    const FLOW: FlowId = FlowId {
+        index: 3,
+        generation: 1,
+    };
+    const CHANGED: Change = Change::Flow {
+        flow: FLOW,
+        token: 9,
+    };
+    const GONE: Change = Change::Gone {
+        flow: FLOW,
+        token: 9,
+    };
+    const ACCEPTED: Change = Change::Accepted {
+        listener: ListenerId {
+            index: 0,
+            generation: 0,
+        },
+        token: 5,
+        flow: FLOW,
+    };
 
     fn drain(changes: &mut Changes) -> Vec<Change> {
         let mut taken = Vec::new();

@@ -28,7 +28,9 @@ impl Stack {
 
     pub(crate) fn receive_arp(&mut self, io: &mut Io<'_>, bytes: &[u8], place: Range<usize>) {
         self.counters.rx_arp_packets.raise();
-        let Some(packet) = bytes.get(place) else { return };
+        let Some(packet) = bytes.get(place) else {
+            return;
+        };
         let outcome = self.neighbors.ingress_arp(io.now, packet);
         if let Some(reply) = outcome.reply {
             self.send_arp_frame(io.tx, reply);
@@ -48,8 +50,14 @@ impl Stack {
     /// Flows that waited for this next hop may send.
     fn next_hop_known(&mut self, io: &mut Io<'_>, address: Ipv4Addr) {
         for flow in self.unresolved.remove(&address).unwrap_or_default() {
-            let Some(index) = self.table.resolve(flow) else { continue };
-            if self.table.hot(index).is_some_and(|hot| hot.flags.has(Flags::UNRESOLVED)) {
+            let Some(index) = self.table.resolve(flow) else {
+                continue;
+            };
+            if self
+                .table
+                .hot(index)
+                .is_some_and(|hot| hot.flags.has(Flags::UNRESOLVED))
+            {
                 self.resolve(io, index);
                 self.mark_dirty(index);
             }
@@ -63,7 +71,10 @@ impl Stack {
         for address in failed {
             for flow in self.unresolved.remove(&address).unwrap_or_default() {
                 if let Some(index) = self.table.resolve(flow)
-                    && self.table.hot(index).is_some_and(|hot| hot.flags.has(Flags::UNRESOLVED))
+                    && self
+                        .table
+                        .hot(index)
+                        .is_some_and(|hot| hot.flags.has(Flags::UNRESOLVED))
                 {
                     self.counters.flows_ended_no_neighbor.raise();
                     self.kill(io, index, Errno::HOSTUNREACH, false);
@@ -75,12 +86,14 @@ impl Stack {
 
     fn send_arp(&mut self, now: Instant, tx: &mut dyn TxQueue) -> Vec<Ipv4Addr> {
         let mut failed = Vec::new();
-        let vlan = self.link.vlan;
+        let vlan = self.station.vlan;
         let counters = &self.counters;
         self.neighbors.poll(
             now,
             &mut |frame| {
-                let Some(buffer) = tx.alloc(ArpFrame::frame_bytes(vlan)) else { return false };
+                let Some(buffer) = tx.alloc(ArpFrame::frame_bytes(vlan)) else {
+                    return false;
+                };
                 if let Some(length) = frame.emit(vlan, buffer) {
                     tx.commit(length, TxMeta::default());
                     counters.tx_frames.raise();
@@ -93,7 +106,7 @@ impl Stack {
     }
 
     fn send_arp_frame(&mut self, tx: &mut dyn TxQueue, frame: ArpFrame) {
-        let vlan = self.link.vlan;
+        let vlan = self.station.vlan;
         match tx.alloc(ArpFrame::frame_bytes(vlan)) {
             Some(buffer) => {
                 if let Some(length) = frame.emit(vlan, buffer) {
@@ -109,7 +122,7 @@ impl Stack {
     pub(crate) fn receive_icmp(&mut self, io: &mut Io<'_>, bytes: &[u8], frame: &IcmpFrame) {
         self.counters.rx_icmp_messages.raise();
         let mtu = self.config.mtu;
-        if let Some(length) = icmp::echo_reply_bytes(bytes, frame, mtu, self.link.vlan) {
+        if let Some(length) = icmp::echo_reply_bytes(bytes, frame, mtu, self.station.vlan) {
             let sent = self.send_icmp(io, frame.source, frame.source_mac, length, |link, out| {
                 icmp::echo_reply(bytes, frame, mtu, link, out)
             });
@@ -124,13 +137,19 @@ impl Stack {
     /// Nobody listens for UDP yet: port unreachable, at a limited rate.
     pub(crate) fn receive_udp(&mut self, io: &mut Io<'_>, bytes: &[u8], frame: &UdpFrame) {
         self.counters.rx_datagrams.raise();
-        let Some(length) = icmp::port_unreachable_bytes(frame, self.link.vlan) else { return };
+        let Some(length) = icmp::port_unreachable_bytes(frame, self.station.vlan) else {
+            return;
+        };
         if !self.unreachables.allow(io.now) {
             return self.counters.icmp_errors_limited.raise();
         }
-        let sent = self.send_icmp(io, *frame.remote.ip(), frame.source_mac, length, |link, out| {
-            icmp::port_unreachable(bytes, frame, link, out)
-        });
+        let sent = self.send_icmp(
+            io,
+            *frame.remote.ip(),
+            frame.source_mac,
+            length,
+            |link, out| icmp::port_unreachable(bytes, frame, link, out),
+        );
         if sent {
             self.counters.icmp_errors_sent.raise();
         }
@@ -144,18 +163,31 @@ impl Stack {
         length: usize,
         fill: impl FnOnce(Link, &mut [u8]) -> Option<usize>,
     ) -> bool {
-        let link = Link { source: self.link.mac, destination: mac, vlan: self.link.vlan };
+        let link = Link {
+            source: self.station.mac,
+            destination: mac,
+            vlan: self.station.vlan,
+        };
         let looped = self.rules.is_ours(to);
-        let mut outlet =
-            Outlet { tx: &mut *io.tx, looped: &mut self.looped, link: self.link, counters: &self.counters, reserve: 0 };
+        let mut outlet = Outlet {
+            tx: &mut *io.tx,
+            looped: &mut self.looped,
+            station: self.station,
+            counters: &self.counters,
+            reserve: 0,
+        };
         outlet.send(looped, length, false, |out| fill(link, out))
     }
 
     /// An error about a segment of ours (RFC 1122 4.2.3.9, RFC 5927): it ends a connect, it lowers the path's MTU, and
     /// everything else is only remembered.
     fn icmp_error(&mut self, io: &mut Io<'_>, error: &IcmpError) {
-        let found = (error.transport == Transport::Tcp).then(|| self.table.lookup(error.key)).flatten();
-        let Some((index, (hot, cold))) = found.and_then(|index| Some((index, self.table.parts(index)?))) else {
+        let found = (error.transport == Transport::Tcp)
+            .then(|| self.table.lookup(error.key))
+            .flatten();
+        let Some((index, (hot, cold))) =
+            found.and_then(|index| Some((index, self.table.parts(index)?)))
+        else {
             return self.counters.icmp_errors_ignored.raise();
         };
         // RFC 5927 section 4.1: it must be about something under way.

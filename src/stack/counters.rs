@@ -51,6 +51,8 @@ crate::counters! {
         flows_freed,
         /// Flows that went to TIME-WAIT.
         flows_time_wait,
+        /// Connects refused by a reset.
+        flows_refused,
         /// Flows reset by the peer.
         flows_reset_by_peer,
         /// Half-open flows reset by the peer.

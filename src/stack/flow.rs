@@ -53,14 +53,18 @@ pub(crate) struct Engine {
 
 impl core::fmt::Debug for Engine {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        out.debug_struct("Engine").field("facts", &self.facts()).finish()
+        out.debug_struct("Engine")
+            .field("facts", &self.facts())
+            .finish()
     }
 }
 
 impl Engine {
     /// Makes an engine without a socket: the place of a free flow.
     pub(crate) fn vacant() -> Self {
-        Self { set: SocketSet::new(Vec::new()) }
+        Self {
+            set: SocketSet::new(Vec::new()),
+        }
     }
 
     /// Makes a socket that waits for the SYN of a passive flow.
@@ -71,7 +75,12 @@ impl Engine {
         options: &FlowOptions,
     ) -> Option<Self> {
         let mut socket = new_socket(ring, tx_bytes, options);
-        socket.listen(IpListenEndpoint { addr: Some(IpAddress::Ipv4(*local.ip())), port: local.port() }).ok()?;
+        socket
+            .listen(IpListenEndpoint {
+                addr: Some(IpAddress::Ipv4(*local.ip())),
+                port: local.port(),
+            })
+            .ok()?;
         Some(Self::hold(socket))
     }
 
@@ -99,11 +108,17 @@ impl Engine {
     }
 
     fn socket(&self) -> Option<&tcp::Socket<'static>> {
-        self.set.iter().next().and_then(|(_, socket)| tcp::Socket::downcast(socket))
+        self.set
+            .iter()
+            .next()
+            .and_then(|(_, socket)| tcp::Socket::downcast(socket))
     }
 
     fn socket_mut(&mut self) -> Option<&mut tcp::Socket<'static>> {
-        self.set.iter_mut().next().and_then(|(_, socket)| tcp::Socket::downcast_mut(socket))
+        self.set
+            .iter_mut()
+            .next()
+            .and_then(|(_, socket)| tcp::Socket::downcast_mut(socket))
     }
 
     /// Lets go of the socket and so of its buffers.
@@ -141,7 +156,9 @@ impl Engine {
 
     /// When egress is wanted.
     pub(crate) fn poll_at(&self, interface: &mut Interface, now: Instant) -> Due {
-        let due = catch_unwind(AssertUnwindSafe(|| interface.poll_at(to_engine_time(now), &self.set)));
+        let due = catch_unwind(AssertUnwindSafe(|| {
+            interface.poll_at(to_engine_time(now), &self.set)
+        }));
         match due {
             Ok(Some(at)) => {
                 let at = Instant::from_micros(u64::try_from(at.total_micros()).unwrap_or(0));
@@ -155,13 +172,17 @@ impl Engine {
 
     /// Copies bytes into the send buffer and returns how many were taken.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> usize {
-        let Some(socket) = self.socket_mut() else { return 0 };
+        let Some(socket) = self.socket_mut() else {
+            return 0;
+        };
         catch_unwind(AssertUnwindSafe(|| socket.send_slice(bytes).unwrap_or(0))).unwrap_or(0)
     }
 
     /// Takes `count` received bytes out of the window's way and returns how many there were.
     pub(crate) fn consume(&mut self, count: usize) -> usize {
-        let Some(socket) = self.socket_mut() else { return 0 };
+        let Some(socket) = self.socket_mut() else {
+            return 0;
+        };
         catch_unwind(AssertUnwindSafe(|| {
             let mut done = 0;
             // The ring may wrap once, so two rounds reach the end.
@@ -204,28 +225,38 @@ impl Engine {
     /// What the socket says of itself.
     pub(crate) fn facts(&self) -> EngineFacts {
         let Some(socket) = self.socket() else {
-            return EngineFacts { state: FlowState::Closed, rx_queue: 0, tx_queue: 0, tx_room: 0 };
+            return EngineFacts {
+                state: FlowState::Closed,
+                rx_queue: 0,
+                tx_queue: 0,
+                tx_room: 0,
+            };
         };
         EngineFacts {
             state: state_of(socket.state()),
             rx_queue: socket.recv_queue(),
             tx_queue: socket.send_queue(),
-            tx_room: if socket.may_send() { socket.send_capacity() - socket.send_queue() } else { 0 },
+            tx_room: if socket.may_send() {
+                socket.send_capacity() - socket.send_queue()
+            } else {
+                0
+            },
         }
     }
 
     /// Whether a reset was made and has not left yet.
     pub(crate) fn owes_reset(&self) -> bool {
-        self.socket().is_some_and(|socket| socket.state() == tcp::State::Closed && socket.remote_endpoint().is_some())
-    }
-
-    /// Whether the socket went back to LISTEN (an RST in SYN-RECEIVED).
-    pub(crate) fn is_listening(&self) -> bool {
-        self.socket().is_some_and(tcp::Socket::is_listening)
+        self.socket().is_some_and(|socket| {
+            socket.state() == tcp::State::Closed && socket.remote_endpoint().is_some()
+        })
     }
 }
 
-fn new_socket(ring: &'static mut [u8], tx_bytes: usize, options: &FlowOptions) -> tcp::Socket<'static> {
+fn new_socket(
+    ring: &'static mut [u8],
+    tx_bytes: usize,
+    options: &FlowOptions,
+) -> tcp::Socket<'static> {
     let receive = tcp::SocketBuffer::new(ring);
     let send = tcp::SocketBuffer::new(vec![0; tx_bytes]);
     let mut socket = tcp::Socket::new(receive, send);
@@ -237,7 +268,11 @@ fn new_socket(ring: &'static mut [u8], tx_bytes: usize, options: &FlowOptions) -
 
 fn apply(socket: &mut tcp::Socket<'static>, options: &FlowOptions) {
     socket.set_nagle_enabled(!options.nodelay);
-    socket.set_hop_limit(Some(if options.ttl == 0 { DEFAULT_TTL } else { options.ttl }));
+    socket.set_hop_limit(Some(if options.ttl == 0 {
+        DEFAULT_TTL
+    } else {
+        options.ttl
+    }));
 }
 
 fn state_of(state: tcp::State) -> FlowState {

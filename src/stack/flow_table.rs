@@ -191,12 +191,18 @@ impl FlowTable {
 
     /// Both parts of a flow.
     pub(crate) fn parts(&mut self, index: u32) -> Option<(&mut Hot, &mut Cold)> {
-        Some((self.hot.get_mut(index as usize)?, self.cold.get_mut(index as usize)?))
+        Some((
+            self.hot.get_mut(index as usize)?,
+            self.cold.get_mut(index as usize)?,
+        ))
     }
 
     /// Both parts of a flow, to look at.
     pub(crate) fn look(&self, index: u32) -> Option<(&Hot, &Cold)> {
-        Some((self.hot.get(index as usize)?, self.cold.get(index as usize)?))
+        Some((
+            self.hot.get(index as usize)?,
+            self.cold.get(index as usize)?,
+        ))
     }
 
     /// The hot part of a flow.
@@ -212,7 +218,10 @@ impl FlowTable {
 
     /// The id of a flow.
     pub(crate) fn id(&self, index: u32) -> FlowId {
-        FlowId { index, generation: self.hot(index).map_or(0, |hot| hot.generation) }
+        FlowId {
+            index,
+            generation: self.hot(index).map_or(0, |hot| hot.generation),
+        }
     }
 
     /// Flows that exist.
@@ -227,9 +236,10 @@ impl FlowTable {
 
     /// All flows that exist.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Hot, &Cold)> {
-        (0_u32..).zip(self.hot.iter().zip(&self.cold)).filter(|(_, (hot, _))| hot.phase != Phase::Free).map(
-            |(index, (hot, cold))| (index, hot, cold),
-        )
+        (0_u32..)
+            .zip(self.hot.iter().zip(&self.cold))
+            .filter(|(_, (hot, _))| hot.phase != Phase::Free)
+            .map(|(index, (hot, cold))| (index, hot, cold))
     }
 
     /// Takes a free index for `key` and puts it into the hash. None when the table is full.
@@ -262,7 +272,10 @@ impl FlowTable {
         hot.phase = phase;
         hot.flags = Flags::default();
         let meter = core::mem::take(&mut cold.meter);
-        *cold = Cold { meter, ..Cold::vacant() };
+        *cold = Cold {
+            meter,
+            ..Cold::vacant()
+        };
         self.live += 1;
         self.link(index, key);
         Some(index)
@@ -284,7 +297,9 @@ impl FlowTable {
 
     /// Takes a flow out of the hash, so that its endpoints are free. Does nothing the second time.
     pub(crate) fn detach(&mut self, index: u32) {
-        let Some(hot) = self.hot.get_mut(index as usize) else { return };
+        let Some(hot) = self.hot.get_mut(index as usize) else {
+            return;
+        };
         if hot.flags.has(Flags::DETACHED) || hot.phase == Phase::Free {
             return;
         }
@@ -343,7 +358,9 @@ impl FlowTable {
         let mut at = hole;
         loop {
             at = (at + 1) & mask;
-            let Some(slot) = self.slots.get(at).copied() else { return };
+            let Some(slot) = self.slots.get(at).copied() else {
+                return;
+            };
             let Some((hash, _)) = split(slot) else { break };
             let home = hash as usize & mask;
             // The entry may fill the hole unless its home lies behind the hole.
@@ -375,7 +392,10 @@ pub(crate) fn key(local: u16, remote: u32) -> FlowKey {
     let [_, a, b, c] = (remote >> 8).to_be_bytes();
     FlowKey {
         local: SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), local),
-        remote: SocketAddrV4::new(Ipv4Addr::new(10, a, b, c), u16::try_from(remote & 0xff).unwrap_or(0) + 1),
+        remote: SocketAddrV4::new(
+            Ipv4Addr::new(10, a, b, c),
+            u16::try_from(remote & 0xff).unwrap_or(0) + 1,
+        ),
     }
 }
 
@@ -421,11 +441,15 @@ mod tests {
     #[test]
     fn a_detached_flow_is_not_found_and_its_endpoints_are_free() {
         let mut table = FlowTable::new(4, [0; 16]);
-        let old = table.insert(key(80, 1), Engine::vacant(), Phase::Owned).unwrap();
+        let old = table
+            .insert(key(80, 1), Engine::vacant(), Phase::Owned)
+            .unwrap();
         table.detach(old);
         table.detach(old);
         assert_eq!(table.lookup(key(80, 1)), None);
-        let new = table.insert(key(80, 1), Engine::vacant(), Phase::Owned).unwrap();
+        let new = table
+            .insert(key(80, 1), Engine::vacant(), Phase::Owned)
+            .unwrap();
         table.remove(old);
         assert_eq!(table.lookup(key(80, 1)), Some(new));
     }

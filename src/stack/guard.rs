@@ -41,13 +41,18 @@ pub(crate) enum Action {
     Challenge,
     /// The half-open flow is over.
     Forget,
+    /// The peer reset the flow.
+    Reset,
     /// It would complete a handshake that the accept queue has no room for: drop it, the peer tries again.
     QueueFull,
 }
 
 /// Says what to do with a segment of an existing flow.
 pub(crate) fn judge(view: &View, frame: &TcpFrame) -> Action {
-    let (syn, ack) = (frame.flags.contains(TcpFlags::SYN), frame.flags.contains(TcpFlags::ACK));
+    let (syn, ack) = (
+        frame.flags.contains(TcpFlags::SYN),
+        frame.flags.contains(TcpFlags::ACK),
+    );
     if view.state == FlowState::SynSent {
         // The rules of RFC 9293 section 3.10.7.3 are smoltcp's own.
         return Action::Pass;
@@ -56,7 +61,11 @@ pub(crate) fn judge(view: &View, frame: &TcpFrame) -> Action {
     if frame.flags.contains(TcpFlags::RST) {
         // RFC 5961 section 3.2: only the exact number resets.
         return if frame.seq == view.rcv_nxt {
-            if half_open { Action::Forget } else { Action::Pass }
+            if half_open {
+                Action::Forget
+            } else {
+                Action::Reset
+            }
         } else if in_window(view, frame.seq) {
             Action::Challenge
         } else {
@@ -66,7 +75,9 @@ pub(crate) fn judge(view: &View, frame: &TcpFrame) -> Action {
     if syn {
         // RFC 5961 section 4.2; a SYN sent again says that our SYN-ACK was lost.
         return match view.state {
-            FlowState::SynReceived if half_open && !ack && frame.seq == view.irs => Action::SynAckAgain,
+            FlowState::SynReceived if half_open && !ack && frame.seq == view.irs => {
+                Action::SynAckAgain
+            }
             FlowState::SynReceived if !half_open => Action::Pass,
             _ => Action::Challenge,
         };
@@ -104,7 +115,9 @@ pub(crate) enum Trim {
 /// Cuts off what lies beyond the advertised window, because memory may be missing there (RFC 9293 section 3.4:
 /// a receiver may trim to the window). The checksum is not kept up: it was verified and smoltcp does not look.
 pub(crate) fn trim(view: &View, bytes: &mut [u8], frame: &mut TcpFrame) -> Trim {
-    let Ok(length) = i32::try_from(frame.payload_len) else { return Trim::Outside };
+    let Ok(length) = i32::try_from(frame.payload_len) else {
+        return Trim::Outside;
+    };
     let end = frame.seq.wrapping_add(frame.payload_len as u32);
     let beyond = distance(view.edge, end);
     if length == 0 || beyond <= 0 {
@@ -145,7 +158,10 @@ pub(crate) fn trim(view: &View, bytes: &mut [u8], frame: &mut TcpFrame) -> Trim 
 /// a fresh one, RFC 9293 section 3.10.7.4 only says that an old one is ignored.
 pub(crate) fn refresh_ack(view: &View, bytes: &mut [u8], frame: &mut TcpFrame) {
     let age = distance(frame.ack, view.snd_una);
-    if frame.payload_len > 0 && age > 0 && age <= ACK_AGE_MAX && put_double(bytes, frame.tcp + 8, view.snd_una).is_some()
+    if frame.payload_len > 0
+        && age > 0
+        && age <= ACK_AGE_MAX
+        && put_double(bytes, frame.tcp + 8, view.snd_una).is_some()
     {
         frame.ack = view.snd_una;
     }
@@ -190,9 +206,9 @@ mod tests {
     }
 
     #[test]
-    fn only_the_exact_reset_passes() {
+    fn only_the_exact_reset_counts() {
         let judged = |seq| judge(&VIEW, &segment(0x04, seq, 0));
-        assert_eq!(judged(2000), Action::Pass);
+        assert_eq!(judged(2000), Action::Reset);
         assert_eq!(judged(2001), Action::Challenge);
         assert_eq!(judged(2999), Action::Challenge);
         assert_eq!(judged(3000), Action::Ignore);
@@ -201,13 +217,30 @@ mod tests {
 
     #[test]
     fn a_half_open_flow_is_forgotten_by_a_reset_and_repeats_its_answer() {
-        let view = View { state: FlowState::SynReceived, rcv_nxt: 1000, ..VIEW };
+        let view = View {
+            state: FlowState::SynReceived,
+            rcv_nxt: 1000,
+            ..VIEW
+        };
         assert_eq!(judge(&view, &segment(0x04, 1000, 0)), Action::Forget);
         assert_eq!(judge(&view, &segment(0x02, 999, 0)), Action::SynAckAgain);
         assert_eq!(judge(&view, &segment(0x02, 5, 0)), Action::Challenge);
-        let full = View { queue_full: true, snd_una: 499, ..view };
+        let full = View {
+            queue_full: true,
+            snd_una: 499,
+            ..view
+        };
         assert_eq!(judge(&full, &segment(0x10, 1000, 0)), Action::QueueFull);
-        assert_eq!(judge(&View { queue_full: false, ..full }, &segment(0x10, 1000, 0)), Action::Pass);
+        assert_eq!(
+            judge(
+                &View {
+                    queue_full: false,
+                    ..full
+                },
+                &segment(0x10, 1000, 0)
+            ),
+            Action::Pass
+        );
     }
 
     #[test]
@@ -224,7 +257,10 @@ mod tests {
         assert_eq!(trim(&VIEW, &mut bytes, &mut inside), Trim::Inside);
         let mut over = segment(0x19, 2900, 300);
         assert_eq!(trim(&VIEW, &mut bytes, &mut over), Trim::Cut);
-        assert_eq!((over.payload_len, over.flags.0, over.ip.len()), (100, 0x10, 140));
+        assert_eq!(
+            (over.payload_len, over.flags.0, over.ip.len()),
+            (100, 0x10, 140)
+        );
         let mut probe = segment(0x10, 3000, 1);
         assert_eq!(trim(&VIEW, &mut bytes, &mut probe), Trim::Probe);
         assert_eq!((probe.payload_len, probe.seq), (0, 2000));
@@ -235,10 +271,16 @@ mod tests {
     #[test]
     fn an_old_acknowledgement_does_not_take_its_data_down() {
         let mut bytes = vec![0; 200];
-        let mut old = TcpFrame { ack: 400, ..segment(0x10, 2000, 10) };
+        let mut old = TcpFrame {
+            ack: 400,
+            ..segment(0x10, 2000, 10)
+        };
         refresh_ack(&VIEW, &mut bytes, &mut old);
         assert_eq!(old.ack, 500);
-        let mut new = TcpFrame { ack: 501, ..segment(0x10, 2000, 10) };
+        let mut new = TcpFrame {
+            ack: 501,
+            ..segment(0x10, 2000, 10)
+        };
         refresh_ack(&VIEW, &mut bytes, &mut new);
         assert_eq!(new.ack, 501);
     }

@@ -6,9 +6,9 @@ use super::api::{Change, FlowMemory, FlowState};
 use super::demux::{Class, TcpFlags, TcpFrame, classify, classify_looped};
 use super::flow::Panicked;
 use super::flow_table::{Cold, Flags, Hot, Phase};
+use super::frame::Checksums;
 use super::guard::{Action, Trim, View, judge, refresh_ack, trim};
 use super::interface::{Interface, Outlet, Wire, seal};
-use super::frame::Checksums;
 use super::listener::Listener;
 use super::patch;
 use super::segment::{self, ControlSegment};
@@ -34,7 +34,11 @@ impl Stack {
         }
         let mut burst = core::mem::take(&mut self.burst);
         burst.clear();
-        burst.extend(frames.iter().map(|frame| (classify(frame.bytes, frame.meta, &self.rules), None)));
+        burst.extend(
+            frames
+                .iter()
+                .map(|frame| (classify(frame.bytes, frame.meta, &self.rules), None)),
+        );
         for (class, flow) in &mut burst {
             if let Class::Tcp(frame) = class {
                 *flow = self.table.lookup(frame.key);
@@ -79,7 +83,13 @@ impl Stack {
         }
     }
 
-    fn receive_tcp(&mut self, io: &mut Io<'_>, bytes: &mut [u8], frame: TcpFrame, flow: Option<u32>) {
+    fn receive_tcp(
+        &mut self,
+        io: &mut Io<'_>,
+        bytes: &mut [u8],
+        frame: TcpFrame,
+        flow: Option<u32>,
+    ) {
         self.counters.rx_tcp_segments.raise();
         // An earlier frame of the burst may have made the flow, or ended it.
         let found = flow.filter(|index| {
@@ -94,7 +104,13 @@ impl Stack {
     }
 
     /// A segment of an existing flow.
-    fn receive_segment(&mut self, io: &mut Io<'_>, bytes: &mut [u8], mut frame: TcpFrame, index: u32) {
+    fn receive_segment(
+        &mut self,
+        io: &mut Io<'_>,
+        bytes: &mut [u8],
+        mut frame: TcpFrame,
+        index: u32,
+    ) {
         let Some(view) = self.view(index) else { return };
         match judge(&view, &frame) {
             Action::Pass => {}
@@ -106,6 +122,7 @@ impl Stack {
                 self.counters.flows_reset_half_open.raise();
                 return self.free(io, index);
             }
+            Action::Reset => return self.reset_by_peer(io, index),
         }
         let mut owes_ack = false;
         if view.state == FlowState::SynSent {
@@ -136,12 +153,14 @@ impl Stack {
                 cold.meter.on_ack(frame.ack, io.now);
             }
         }
-        let Some(packet) = bytes.get(frame.ip.clone()) else { return };
+        let Some(packet) = bytes.get(frame.ip.clone()) else {
+            return;
+        };
         let fed = self.feed(io, index, Some(packet), None);
         if fed.is_err() {
             return self.drop_broken(io, index);
         }
-        self.settle(io, index, frame.flags.contains(TcpFlags::RST));
+        self.settle(io, index);
     }
 
     /// What the guard must know of a flow.
@@ -149,7 +168,10 @@ impl Stack {
         let (hot, cold) = self.table.look(index)?;
         let passive = !hot.flags.has(Flags::ACTIVE);
         let queue_full = hot.phase == Phase::HalfOpen
-            && cold.listener.and_then(|id| self.listeners.at(id)).is_none_or(Listener::accept_queue_full);
+            && cold
+                .listener
+                .and_then(|id| self.listeners.at(id))
+                .is_none_or(Listener::accept_queue_full);
         Some(View {
             state: cold.state,
             passive,
@@ -164,17 +186,29 @@ impl Stack {
 
     /// Learns the peer's numbers from the segment that answers our SYN, before smoltcp sees it.
     fn note_syn_ack(&mut self, bytes: &mut [u8], frame: &mut TcpFrame, index: u32) {
-        let Some((hot, cold)) = self.table.parts(index) else { return };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
         if !frame.flags.contains(TcpFlags::SYN)
             || (frame.flags.contains(TcpFlags::ACK) && frame.ack != cold.meter.iss.wrapping_add(1))
         {
             return;
         }
         hot.track.irs = frame.seq;
-        hot.track.edge = frame.seq.wrapping_add(1).wrapping_add(u32::from(cold.meter.syn_window));
+        hot.track.edge = frame
+            .seq
+            .wrapping_add(1)
+            .wrapping_add(u32::from(cold.meter.syn_window));
         cold.meter.believed = hot.track.edge;
-        cold.meter.shift = if frame.window_scale.is_some() { shift_of(cold.meter.capacity) } else { 0 };
-        let limit = segment_limit(self.interfaces.mtu(cold.mtu_class), cold.options.max_segment);
+        cold.meter.shift = if frame.window_scale.is_some() {
+            shift_of(cold.meter.capacity)
+        } else {
+            0
+        };
+        let limit = segment_limit(
+            self.interfaces.mtu(cold.mtu_class),
+            cold.options.max_segment,
+        );
         cold.meter.mss = clamp_peer_mss(bytes, frame, limit);
     }
 
@@ -188,12 +222,16 @@ impl Stack {
     ) -> Result<usize, Panicked> {
         // A reply may use the reserve, that is what it is for.
         let reserve = if packet.is_some() { 0 } else { self.reserve() };
-        let Some((hot, cold)) = self.table.parts(index) else { return Ok(0) };
-        let Some(interface) = once.or_else(|| self.interfaces.of(cold.mtu_class)) else { return Ok(0) };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return Ok(0);
+        };
+        let Some(interface) = once.or_else(|| self.interfaces.of(cold.mtu_class)) else {
+            return Ok(0);
+        };
         let mut outlet = Outlet {
             tx: &mut *io.tx,
             looped: &mut self.looped,
-            link: self.link,
+            station: self.station,
             counters: &self.counters,
             reserve,
         };
@@ -217,9 +255,11 @@ impl Stack {
         Ok(wire.sent)
     }
 
-    /// Draws the consequences of what the socket became, by a reset of the peer or by anything else.
-    pub(crate) fn settle(&mut self, io: &mut Io<'_>, index: u32, reset: bool) {
-        let Some((hot, cold)) = self.table.parts(index) else { return };
+    /// Draws the consequences of what the socket became.
+    pub(crate) fn settle(&mut self, io: &mut Io<'_>, index: u32) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
         if hot.flags.has(Flags::DETACHED) {
             return;
         }
@@ -230,6 +270,7 @@ impl Stack {
         let mut changed = facts.state != was || rx_total != cold.rx_total;
         if tx_acked != cold.tx_acked {
             cold.tx_acked = tx_acked;
+            cold.soft_error = None;
             cold.watchdog.progressed();
             changed = true;
         }
@@ -240,7 +281,9 @@ impl Stack {
         cold.rx_total = rx_total;
         cold.state = facts.state;
         match facts.state {
-            FlowState::CloseWait | FlowState::Closing | FlowState::LastAck => cold.rx_finished = true,
+            FlowState::CloseWait | FlowState::Closing | FlowState::LastAck => {
+                cold.rx_finished = true
+            }
             FlowState::FinWait2 => cold.tx_finished = true,
             FlowState::TimeWait => (cold.rx_finished, cold.tx_finished) = (true, true),
             _ => {}
@@ -257,7 +300,7 @@ impl Stack {
         }
         self.grow(io, index);
         match facts.state {
-            FlowState::Closed => return self.settle_closed(io, index, was, reset),
+            FlowState::Closed => return self.settle_closed(io, index, was),
             FlowState::TimeWait => return self.enter_time_wait(io, index),
             FlowState::Established | FlowState::CloseWait => self.settle_open(index),
             _ => {}
@@ -271,30 +314,59 @@ impl Stack {
     /// The handshake of a passive flow may just have ended.
     fn settle_open(&mut self, index: u32) {
         let flow = self.table.id(index);
-        let Some((hot, cold)) = self.table.parts(index) else { return };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
         if hot.phase != Phase::HalfOpen {
             return;
         }
         hot.phase = Phase::Queued;
         cold.meter.syn_ack = Vec::new();
         self.counters.flows_accepted.raise();
-        let Some((id, listener)) = cold.listener.and_then(|id| Some((id, self.listeners.at_mut(id)?))) else { return };
+        let Some((id, listener)) = cold
+            .listener
+            .and_then(|id| Some((id, self.listeners.at_mut(id)?)))
+        else {
+            return;
+        };
         listener.complete();
-        let change = Change::Accepted { listener: id, token: listener.token, flow };
+        let change = Change::Accepted {
+            listener: id,
+            token: listener.token,
+            flow,
+        };
         self.changes.accepted(&mut cold.mark, change);
     }
 
-    /// The socket is closed: by the last acknowledgement or by a reset.
-    fn settle_closed(&mut self, io: &mut Io<'_>, index: u32, was: FlowState, reset: bool) {
-        let Some((hot, cold)) = self.table.parts(index) else { return };
+    /// The socket is closed: by the last acknowledgement, or because the peer refuses.
+    fn settle_closed(&mut self, io: &mut Io<'_>, index: u32, was: FlowState) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
         if hot.engine.owes_reset() {
             return self.mark_dirty(index);
         }
-        if reset {
-            self.counters.flows_reset_by_peer.raise();
-            cold.error.get_or_insert(reset_error(was));
+        if was == FlowState::SynSent {
+            self.counters.flows_refused.raise();
+            cold.error.get_or_insert(Errno::CONNREFUSED);
         } else {
             cold.tx_finished = true;
+        }
+        self.end(io, index);
+    }
+
+    /// The peer's reset is believed. smoltcp need not see it.
+    fn reset_by_peer(&mut self, io: &mut Io<'_>, index: u32) {
+        self.counters.flows_reset_by_peer.raise();
+        if let Some((_, cold)) = self.table.parts(index) {
+            // As Linux tells it (`tcp_reset`).
+            let error = if cold.state == FlowState::CloseWait {
+                Errno::PIPE
+            } else {
+                Errno::CONNRESET
+            };
+            cold.error.get_or_insert(error);
+            cold.state = FlowState::Closed;
         }
         self.end(io, index);
     }
@@ -311,38 +383,74 @@ impl Stack {
 
     /// Sends an ACK that advertises nothing new.
     pub(crate) fn acknowledge(&mut self, io: &mut Io<'_>, index: u32) {
-        let Some((hot, _)) = self.table.parts(index) else { return };
+        let Some((hot, _)) = self.table.parts(index) else {
+            return;
+        };
         let (seq, edge) = (hot.track.snd_nxt, hot.track.edge);
         self.send_ack(io, index, seq, edge);
     }
 
     /// Sends an ACK with sequence number `seq` that advertises everything below `edge`.
     pub(crate) fn send_ack(&mut self, io: &mut Io<'_>, index: u32, seq: u32, edge: u32) {
-        let Some((hot, cold)) = self.table.parts(index) else { return };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
         let next = rcv_nxt(hot, cold);
         let open = distance(next, edge).max(0).cast_unsigned() >> cold.meter.shift;
         let window = u16::try_from(open).unwrap_or(u16::MAX);
         cold.meter.window = window;
-        cold.meter.advertise(&mut hot.track, next.wrapping_add(u32::from(window) << cold.meter.shift));
+        cold.meter.advertise(
+            &mut hot.track,
+            next.wrapping_add(u32::from(window) << cold.meter.shift),
+        );
         let mut reply = ControlSegment::acknowledge(hot.key, seq, next, window);
         reply.tos = cold.meter.tos;
+        if cold.options.ttl != 0 {
+            reply.ttl = cold.options.ttl;
+        }
         let (mac, looped) = (hot.mac, hot.flags.has(Flags::LOOPED));
         self.send_control(io, &reply, mac, looped);
     }
 
     /// Sends a segment made here.
-    pub(crate) fn send_control(&mut self, io: &mut Io<'_>, reply: &ControlSegment, mac: [u8; 6], looped: bool) {
-        let link = segment::Link { source: self.link.mac, destination: mac, vlan: self.link.vlan };
-        let offload = self.link.offload && !looped;
-        let checksums = if offload { Checksums::Port } else { Checksums::Full };
-        let mut outlet =
-            Outlet { tx: &mut *io.tx, looped: &mut self.looped, link: self.link, counters: &self.counters, reserve: 0 };
-        outlet.send(looped, ControlSegment::frame_bytes(link.vlan), offload, |out| reply.emit(link, checksums, out));
+    pub(crate) fn send_control(
+        &mut self,
+        io: &mut Io<'_>,
+        reply: &ControlSegment,
+        mac: [u8; 6],
+        looped: bool,
+    ) {
+        let link = segment::Link {
+            source: self.station.mac,
+            destination: mac,
+            vlan: self.station.vlan,
+        };
+        let offload = self.station.offload && !looped;
+        let checksums = if offload {
+            Checksums::Port
+        } else {
+            Checksums::Full
+        };
+        let mut outlet = Outlet {
+            tx: &mut *io.tx,
+            looped: &mut self.looped,
+            station: self.station,
+            counters: &self.counters,
+            reserve: 0,
+        };
+        outlet.send(
+            looped,
+            ControlSegment::frame_bytes(link.vlan),
+            offload,
+            |out| reply.emit(link, checksums, out),
+        );
     }
 
     /// The client did not hear our SYN-ACK: it gets the same one again at once, not after smoltcp's second.
     fn resend_syn_ack(&mut self, io: &mut Io<'_>, index: u32) {
-        let Some((hot, cold)) = self.table.parts(index) else { return };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
         let packet = &cold.meter.syn_ack;
         if packet.is_empty() {
             // The first one has not left yet.
@@ -351,11 +459,16 @@ impl Stack {
         self.counters.syn_acks_sent_again.raise();
         cold.meter.retransmits = cold.meter.retransmits.saturating_add(1);
         let looped = hot.flags.has(Flags::LOOPED);
-        let offload = self.link.offload && !looped;
-        let header = self.link.header(hot.mac, super::frame::ETHERTYPE_IPV4);
-        let start = self.link.header_bytes();
-        let mut outlet =
-            Outlet { tx: &mut *io.tx, looped: &mut self.looped, link: self.link, counters: &self.counters, reserve: 0 };
+        let offload = self.station.offload && !looped;
+        let header = self.station.header(hot.mac, super::frame::ETHERTYPE_IPV4);
+        let start = self.station.header_bytes();
+        let mut outlet = Outlet {
+            tx: &mut *io.tx,
+            looped: &mut self.looped,
+            station: self.station,
+            counters: &self.counters,
+            reserve: 0,
+        };
         outlet.send(looped, start + packet.len(), offload, |frame| {
             header.emit(frame)?;
             let place = frame.get_mut(start..start + packet.len())?;
@@ -377,7 +490,11 @@ pub(crate) fn snd_una(cold: &Cold) -> u32 {
     if matches!(cold.state, FlowState::SynSent | FlowState::SynReceived) {
         return cold.meter.iss;
     }
-    cold.meter.iss.wrapping_add(1).wrapping_add(low(cold.tx_acked)).wrapping_add(u32::from(cold.tx_finished))
+    cold.meter
+        .iss
+        .wrapping_add(1)
+        .wrapping_add(low(cold.tx_acked))
+        .wrapping_add(u32::from(cold.tx_finished))
 }
 
 /// A stream offset in sequence space, which is its lower half.
@@ -404,16 +521,12 @@ pub(crate) fn clamp_peer_mss(bytes: &mut [u8], frame: &TcpFrame, limit: u16) -> 
         // None says that there is no such option; the default of RFC 9293 holds then.
         let _ = patch::clamp_mss(packet, limit, Checksums::Port);
     }
-    frame.mss.filter(|mss| *mss != 0).unwrap_or(MSS_DEFAULT).max(MSS_MIN).min(limit)
-}
-
-/// What Linux tells the program of a reset (`tcp_reset`).
-fn reset_error(was: FlowState) -> Errno {
-    match was {
-        FlowState::SynSent => Errno::CONNREFUSED,
-        FlowState::CloseWait => Errno::PIPE,
-        _ => Errno::CONNRESET,
-    }
+    frame
+        .mss
+        .filter(|mss| *mss != 0)
+        .unwrap_or(MSS_DEFAULT)
+        .max(MSS_MIN)
+        .min(limit)
 }
 
 /// RFC 9293 MUST-15.

@@ -18,7 +18,7 @@ use crate::time::Instant;
 
 /// What is the same for every frame that we send.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Link {
+pub(crate) struct Station {
     /// Our MAC address.
     pub(crate) mac: [u8; 6],
     /// 802.1Q tag.
@@ -27,10 +27,15 @@ pub(crate) struct Link {
     pub(crate) offload: bool,
 }
 
-impl Link {
+impl Station {
     /// The Ethernet header of a frame to `destination`.
     pub(crate) fn header(&self, destination: [u8; 6], ether_type: u16) -> EthernetHeader {
-        EthernetHeader { destination, source: self.mac, vlan: self.vlan, ether_type }
+        EthernetHeader {
+            destination,
+            source: self.mac,
+            vlan: self.vlan,
+            ether_type,
+        }
     }
 
     /// Bytes of that header.
@@ -46,7 +51,7 @@ pub(crate) struct Outlet<'a> {
     /// Frames to our own addresses.
     pub(crate) looped: &'a mut Loopback,
     /// What is the same for every frame.
-    pub(crate) link: Link,
+    pub(crate) station: Station,
     /// Counters of the stack.
     pub(crate) counters: &'a StackCounters,
     /// Buffers that must stay free for replies to received frames.
@@ -56,14 +61,18 @@ pub(crate) struct Outlet<'a> {
 impl Outlet<'_> {
     /// Whether a segment can be sent without touching the reserve.
     pub(crate) fn has_room(&self, looped: bool) -> bool {
-        if looped { self.looped.room() > 0 } else { self.tx.room() > self.reserve }
+        if looped {
+            self.looped.room() > 0
+        } else {
+            self.tx.room() > self.reserve
+        }
     }
 
     fn queue(&mut self, looped: bool) -> &mut dyn TxQueue {
         if looped { self.looped } else { self.tx }
     }
 
-    /// Sends a frame of at most `bytes` bytes that `fill` writes with its checksums as [`Link::checksums`] says; it
+    /// Sends a frame of at most `bytes` bytes that `fill` writes with the checksums that `offload` leaves to it; it
     /// returns the length, or None for nothing. False when nothing was sent; a missing buffer is counted.
     pub(crate) fn send(
         &mut self,
@@ -78,8 +87,16 @@ impl Outlet<'_> {
             counters.tx_dropped_no_buffer.raise();
             return false;
         };
-        let Some(length) = fill(buffer) else { return false };
-        queue.commit(length, TxMeta { checksum_offload: offload, segment_bytes: 0 });
+        let Some(length) = fill(buffer) else {
+            return false;
+        };
+        queue.commit(
+            length,
+            TxMeta {
+                checksum_offload: offload,
+                segment_bytes: 0,
+            },
+        );
         counters.tx_frames.raise();
         true
     }
@@ -110,26 +127,33 @@ pub(crate) struct Wire<'a, 'b> {
 
 impl Wire<'_, '_> {
     fn send<R>(&mut self, length: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
-        let link = self.outlet.link;
-        let start = link.header_bytes();
+        let station = self.outlet.station;
+        let start = station.header_bytes();
         let counters = self.outlet.counters;
         let queue = self.outlet.queue(self.looped);
         // smoltcp's closure must run, with or without a buffer, because its result is wanted.
-        let Some((header, packet)) =
-            queue.alloc(start + length).and_then(|frame| frame.split_at_mut_checked(start))
+        let Some((header, packet)) = queue
+            .alloc(start + length)
+            .and_then(|frame| frame.split_at_mut_checked(start))
         else {
             counters.tx_dropped_no_buffer.raise();
             return fill(&mut vec![0; length]);
         };
         let result = fill(packet);
-        let offload = link.offload && !self.looped;
-        let finished = link
+        let offload = station.offload && !self.looped;
+        let finished = station
             .header(self.mac, ETHERTYPE_IPV4)
             .emit(header)
             .and_then(|_| self.meter.on_sent(self.track, packet, self.now))
             .and_then(|()| seal(packet, offload));
         if finished.is_some() {
-            queue.commit(start + length, TxMeta { checksum_offload: offload, segment_bytes: 0 });
+            queue.commit(
+                start + length,
+                TxMeta {
+                    checksum_offload: offload,
+                    segment_bytes: 0,
+                },
+            );
             counters.tx_frames.raise();
             self.sent += 1;
         }
@@ -182,7 +206,10 @@ impl<'a, 'b> Device for Wire<'a, 'b> {
     where
         Self: 't;
 
-    fn receive(&mut self, _: smoltcp::time::Instant) -> Option<(Received<'_>, Sending<'_, 'a, 'b>)> {
+    fn receive(
+        &mut self,
+        _: smoltcp::time::Instant,
+    ) -> Option<(Received<'_>, Sending<'_, 'a, 'b>)> {
         let packet = self.packet.take()?;
         Some((Received(packet), Sending(self)))
     }
@@ -203,7 +230,9 @@ pub(crate) struct Interfaces {
 
 impl core::fmt::Debug for Interfaces {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        out.debug_list().entries(self.classes.iter().map(|(mtu, _)| mtu)).finish()
+        out.debug_list()
+            .entries(self.classes.iter().map(|(mtu, _)| mtu))
+            .finish()
     }
 }
 
@@ -211,7 +240,10 @@ impl Interfaces {
     /// Makes the class of the port's own MTU and the smaller plateaus.
     pub(crate) fn new(mtu: usize) -> Self {
         let smaller = PLATEAUS.iter().copied().filter(|plateau| *plateau < mtu);
-        let classes = core::iter::once(mtu).chain(smaller).map(|mtu| (mtu, interface(mtu, 0, Instant::ZERO))).collect();
+        let classes = core::iter::once(mtu)
+            .chain(smaller)
+            .map(|mtu| (mtu, interface(mtu, 0, Instant::ZERO)))
+            .collect();
         Self { classes }
     }
 
@@ -223,12 +255,18 @@ impl Interfaces {
 
     /// The MTU of a class.
     pub(crate) fn mtu(&self, class: u8) -> usize {
-        self.classes.get(usize::from(class)).map_or(PLATEAU_MIN, |(mtu, _)| *mtu)
+        self.classes
+            .get(usize::from(class))
+            .map_or(PLATEAU_MIN, |(mtu, _)| *mtu)
     }
 
     /// The interface of a class. An unknown class is the port's own.
     pub(crate) fn of(&mut self, class: u8) -> Option<&mut Interface> {
-        let class = if usize::from(class) < self.classes.len() { usize::from(class) } else { 0 };
+        let class = if usize::from(class) < self.classes.len() {
+            usize::from(class)
+        } else {
+            0
+        };
         self.classes.get_mut(class).map(|(_, interface)| interface)
     }
 }

@@ -12,8 +12,8 @@ use super::isn::{isn, seed_for};
 use super::neighbor::Resolution;
 use super::segment::ControlSegment;
 use super::stack::{Close, Io, Stack};
-use super::tracker::distance;
 use super::time_wait::{TimeWait, Verdict};
+use super::tracker::distance;
 use super::watchdog::Watchdog;
 use crate::device::TxQueue;
 use crate::errno::Errno;
@@ -64,7 +64,9 @@ impl Stack {
         id: ListenerId,
         old: Option<u32>,
     ) {
-        let Some(listener) = self.listeners.at(id) else { return };
+        let Some(listener) = self.listeners.at(id) else {
+            return;
+        };
         if listener.accept_queue_full() {
             return self.counters.syn_dropped_accept_queue_full.raise();
         }
@@ -79,15 +81,23 @@ impl Stack {
             return self.counters.syn_dropped_no_memory.raise();
         };
         let (backed, capacity, ring_id) = (ring.backed, ring.bytes.len(), ring.id);
-        let made = Engine::listen(ring.bytes, self.config.tx_buffer_bytes, frame.key.local, &options)
-            .and_then(|engine| self.table.insert(frame.key, engine, Phase::HalfOpen));
+        let made = Engine::listen(
+            ring.bytes,
+            self.config.tx_buffer_bytes,
+            frame.key.local,
+            &options,
+        )
+        .and_then(|engine| self.table.insert(frame.key, engine, Phase::HalfOpen));
         let Some(index) = made else {
             io.memory.give_back(owner, empty_ring(ring_id, backed));
             return self.counters.syn_dropped_flow_table_full.raise();
         };
         let looped = self.is_looped(frame.key.remote);
         let peer = *frame.key.remote.ip();
-        let next_hop = self.routes.next_hop(peer).map_or(peer, |(next_hop, _)| next_hop);
+        let next_hop = self
+            .routes
+            .next_hop(peer)
+            .map_or(peer, |(next_hop, _)| next_hop);
         let limit = segment_limit(self.config.mtu, options.max_segment);
         let mss = clamp_peer_mss(bytes, frame, limit);
         if let Some((hot, cold)) = self.table.parts(index) {
@@ -104,7 +114,11 @@ impl Stack {
             cold.next_hop = next_hop;
             cold.watchdog = Watchdog::new(io.now);
             cold.meter.reset(backed, capacity);
-            cold.meter.shift = if frame.window_scale.is_some() { shift_of(capacity) } else { 0 };
+            cold.meter.shift = if frame.window_scale.is_some() {
+                shift_of(capacity)
+            } else {
+                0
+            };
             cold.meter.mss = mss;
             cold.meter.tos = options.tos;
             cold.meter.max_segment = options.max_segment;
@@ -121,13 +135,15 @@ impl Stack {
             number = old.wrapping_add(OLD_GAP.cast_unsigned());
         }
         let mut once = interface(self.config.mtu, seed_for(number), io.now);
-        let Some(packet) = bytes.get(frame.ip.clone()) else { return self.free(io, index) };
+        let Some(packet) = bytes.get(frame.ip.clone()) else {
+            return self.free(io, index);
+        };
         if self.feed(io, index, Some(packet), Some(&mut once)).is_err() {
             return self.drop_broken(io, index);
         }
         let state = self.table.hot(index).map(|hot| hot.engine.facts().state);
         if state == Some(FlowState::SynReceived) {
-            self.settle(io, index, false);
+            self.settle(io, index);
         } else {
             self.free(io, index);
         }
@@ -156,7 +172,9 @@ impl Stack {
         let (next_hop, source) = if looped {
             (*remote.ip(), *remote.ip())
         } else {
-            self.routes.next_hop(*remote.ip()).ok_or(Errno::NETUNREACH)?
+            self.routes
+                .next_hop(*remote.ip())
+                .ok_or(Errno::NETUNREACH)?
         };
         let address = request.local_address.unwrap_or(source);
         if !self.rules.is_ours(address) {
@@ -169,13 +187,20 @@ impl Stack {
             Some(port) => port,
             None => self.pick_port(address, remote).ok_or(Errno::ADDRNOTAVAIL)?,
         };
-        let key = FlowKey { local: SocketAddrV4::new(address, port), remote };
+        let key = FlowKey {
+            local: SocketAddrV4::new(address, port),
+            remote,
+        };
         if port == 0 || key.local == key.remote || !self.is_free(key) {
             return Err(Errno::ADDRNOTAVAIL);
         }
         let ring = take_ring(io.memory, request.owner, &request.options).ok_or(Errno::NOBUFS)?;
         let (backed, capacity, ring_id) = (ring.backed, ring.bytes.len(), ring.id);
-        let mut once = interface(self.config.mtu, seed_for(isn(now, key, &self.config.secret)), now);
+        let mut once = interface(
+            self.config.mtu,
+            seed_for(isn(now, key, &self.config.secret)),
+            now,
+        );
         let made = Engine::connect(
             ring.bytes,
             self.config.tx_buffer_bytes,
@@ -186,14 +211,15 @@ impl Stack {
         )
         .and_then(|engine| self.table.insert(key, engine, Phase::Owned));
         let Some(index) = made else {
-            io.memory.give_back(request.owner, empty_ring(ring_id, backed));
+            io.memory
+                .give_back(request.owner, empty_ring(ring_id, backed));
             return Err(Errno::NOBUFS);
         };
         let flow = self.table.id(index);
         let mss = segment_limit(self.config.mtu, request.options.max_segment);
         if let Some((hot, cold)) = self.table.parts(index) {
             hot.flags.set(Flags::ACTIVE);
-            hot.mac = self.link.mac;
+            hot.mac = self.station.mac;
             if looped {
                 hot.flags.set(Flags::LOOPED);
             }
@@ -221,7 +247,10 @@ impl Stack {
     fn pick_port(&mut self, address: Ipv4Addr, remote: SocketAddrV4) -> Option<u16> {
         let (table, listeners, time_wait) = (&self.table, &self.listeners, &self.time_wait);
         self.ports.pick(address, remote, |port| {
-            let key = FlowKey { local: SocketAddrV4::new(address, port), remote };
+            let key = FlowKey {
+                local: SocketAddrV4::new(address, port),
+                remote,
+            };
             port == 0
                 || listeners.is_port_used(port)
                 || table.lookup(key).is_some()
@@ -232,7 +261,9 @@ impl Stack {
     /// Asks who the next hop of a flow is; while that is open the flow sends nothing.
     pub(crate) fn resolve(&mut self, io: &mut Io<'_>, index: u32) {
         let flow = self.table.id(index);
-        let Some((hot, cold)) = self.table.parts(index) else { return };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
         let next_hop = cold.next_hop;
         match self.neighbors.resolve(io.now, next_hop) {
             Resolution::Known(mac) => {
@@ -249,7 +280,13 @@ impl Stack {
     }
 
     /// Ends to listen: half-open and waiting flows are reset, as Linux does. Walks the whole table.
-    pub fn unlisten(&mut self, now: Instant, id: ListenerId, memory: &mut dyn FlowMemory, tx: &mut dyn TxQueue) {
+    pub fn unlisten(
+        &mut self,
+        now: Instant,
+        id: ListenerId,
+        memory: &mut dyn FlowMemory,
+        tx: &mut dyn TxQueue,
+    ) {
         let mut io = Io { now, memory, tx };
         if self.listeners.remove(id).is_none() {
             return;
@@ -276,7 +313,9 @@ impl Stack {
     }
 
     fn let_go(&mut self, now: Instant, index: u32, how: Close) {
-        let Some((hot, cold)) = self.table.parts(index) else { return };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
         let was = hot.phase;
         if was == Phase::Orphan {
             return;
@@ -308,7 +347,9 @@ impl Stack {
 
     /// The connection is over without a word to the peer, or with a reset.
     pub(crate) fn kill(&mut self, io: &mut Io<'_>, index: u32, error: Errno, reset: bool) {
-        let Some((hot, cold)) = self.table.parts(index) else { return };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
         if hot.flags.has(Flags::DETACHED) {
             return;
         }
@@ -326,7 +367,9 @@ impl Stack {
     pub(crate) fn end(&mut self, io: &mut Io<'_>, index: u32) {
         self.table.detach(index);
         self.wheel.cancel(index);
-        let Some(hot) = self.table.hot(index) else { return };
+        let Some(hot) = self.table.hot(index) else {
+            return;
+        };
         match hot.phase {
             Phase::Free => {}
             Phase::HalfOpen | Phase::Orphan => self.free(io, index),
@@ -337,13 +380,19 @@ impl Stack {
     /// smoltcp panicked in this flow: it is reset, and the others live on.
     pub(crate) fn drop_broken(&mut self, io: &mut Io<'_>, index: u32) {
         self.counters.flows_dropped_panic.raise();
-        let Some((hot, cold)) = self.table.parts(index) else { return };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
         let reply = ControlSegment::reset(hot.key, hot.track.snd_nxt, rcv_nxt(hot, cold));
         let (key, mac, looped) = (hot.key, hot.mac, hot.flags.has(Flags::LOOPED));
         hot.engine.clear();
         cold.error.get_or_insert(Errno::CONNRESET);
         cold.state = FlowState::Closed;
-        crate::error!("flow dropped after a panic local={} remote={}", key.local, key.remote);
+        crate::error!(
+            "flow dropped after a panic local={} remote={}",
+            key.local,
+            key.remote
+        );
         self.send_control(io, &reply, mac, looped);
         self.end(io, index);
     }
@@ -370,7 +419,9 @@ impl Stack {
     /// Frees a flow: the ring goes back, then the lcore hears its last word about the id.
     pub(crate) fn free(&mut self, io: &mut Io<'_>, index: u32) {
         let flow = self.table.id(index);
-        let Some((hot, cold)) = self.table.parts(index) else { return };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
         if hot.phase == Phase::Free {
             return;
         }
@@ -381,7 +432,13 @@ impl Stack {
             _ => {}
         }
         let (owner, ring, backed) = (cold.owner, cold.ring, cold.meter.backed);
-        self.changes.gone(&mut cold.mark, Change::Gone { flow, token: cold.token });
+        self.changes.gone(
+            &mut cold.mark,
+            Change::Gone {
+                flow,
+                token: cold.token,
+            },
+        );
         self.wheel.cancel(index);
         // The socket is dropped here, and with it the last use of the ring's memory.
         self.table.remove(index);
@@ -391,7 +448,9 @@ impl Stack {
 
     /// Puts memory behind more of the ring, before the window needs it.
     pub(crate) fn grow(&mut self, io: &mut Io<'_>, index: u32) {
-        let Some((hot, cold)) = self.table.parts(index) else { return };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
         let meter = &mut cold.meter;
         while meter.is_clamped() && cold.rx_total > meter.backed as u64 / 2 {
             let wanted = (meter.backed * 2).min(meter.capacity);
@@ -409,7 +468,11 @@ impl Stack {
 
 /// Takes a ring that smoltcp can work with.
 fn take_ring(memory: &mut dyn FlowMemory, owner: Owner, options: &FlowOptions) -> Option<RxRing> {
-    let wanted = if options.rx_bytes == 0 { RX_BYTES_DEFAULT } else { options.rx_bytes as usize };
+    let wanted = if options.rx_bytes == 0 {
+        RX_BYTES_DEFAULT
+    } else {
+        options.rx_bytes as usize
+    };
     let wanted = wanted.clamp(PAGE_BYTES, RX_BYTES_MAX).next_power_of_two();
     let mut ring = memory.take(owner, wanted)?;
     let capacity = ring.bytes.len();
@@ -427,7 +490,11 @@ fn take_ring(memory: &mut dyn FlowMemory, owner: Owner, options: &FlowOptions) -
 
 /// A ring on its way back: the slice died with the socket, the number says which it is.
 fn empty_ring(id: u32, backed: usize) -> RxRing {
-    RxRing { bytes: &mut [], backed, id }
+    RxRing {
+        bytes: &mut [],
+        backed,
+        id,
+    }
 }
 
 /// Design D1: at least this much, whatever K-NET's defaults say.

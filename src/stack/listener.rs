@@ -88,7 +88,9 @@ impl ListenerTable {
             self.is_port_used(port)
         } else {
             self.by_endpoint.contains_key(&request.local)
-                || self.by_endpoint.contains_key(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port))
+                || self
+                    .by_endpoint
+                    .contains_key(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port))
         };
         if taken {
             return Err(Errno::ADDRINUSE);
@@ -114,7 +116,10 @@ impl ListenerTable {
             return Err(Errno::NOBUFS);
         };
         *slot = Some(listener);
-        let id = ListenerId { index, generation: *generation };
+        let id = ListenerId {
+            index,
+            generation: *generation,
+        };
         self.by_endpoint.insert(request.local, index);
         *self.ports.entry(port).or_insert(0) += 1;
         Ok(id)
@@ -141,22 +146,33 @@ impl ListenerTable {
 
     /// The listener that a SYN to `local` belongs to: the exact address goes before every address.
     pub(crate) fn lookup(&self, local: SocketAddrV4) -> Option<ListenerId> {
-        let index = self
-            .by_endpoint
-            .get(&local)
-            .or_else(|| self.by_endpoint.get(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port())))?;
+        let index = self.by_endpoint.get(&local).or_else(|| {
+            self.by_endpoint
+                .get(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port()))
+        })?;
         let (generation, _) = self.slots.get(*index as usize)?;
-        Some(ListenerId { index: *index, generation: *generation })
+        Some(ListenerId {
+            index: *index,
+            generation: *generation,
+        })
     }
 
     /// The listener with this id.
     pub(crate) fn at(&self, id: ListenerId) -> Option<&Listener> {
-        self.slots.get(id.index as usize).filter(|(generation, _)| *generation == id.generation)?.1.as_ref()
+        self.slots
+            .get(id.index as usize)
+            .filter(|(generation, _)| *generation == id.generation)?
+            .1
+            .as_ref()
     }
 
     /// The listener with this id, to change it.
     pub(crate) fn at_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
-        self.slots.get_mut(id.index as usize).filter(|(generation, _)| *generation == id.generation)?.1.as_mut()
+        self.slots
+            .get_mut(id.index as usize)
+            .filter(|(generation, _)| *generation == id.generation)?
+            .1
+            .as_mut()
     }
 
     /// Whether any listener has this port.
@@ -185,13 +201,19 @@ mod tests {
         let exact = table.add(&request([10, 0, 0, 1], 80)).unwrap();
         assert_eq!(table.add(&request([0, 0, 0, 0], 80)), Err(Errno::ADDRINUSE));
         let other = table.add(&request([10, 0, 0, 2], 80)).unwrap();
-        assert_eq!(table.lookup(SocketAddrV4::new([10, 0, 0, 2].into(), 80)), Some(other));
+        assert_eq!(
+            table.lookup(SocketAddrV4::new([10, 0, 0, 2].into(), 80)),
+            Some(other)
+        );
         assert!(table.remove(exact).is_some());
         assert!(table.is_port_used(80));
         assert!(table.remove(other).is_some());
         assert!(!table.is_port_used(80));
         let all = table.add(&request([0, 0, 0, 0], 80)).unwrap();
-        assert_eq!(table.lookup(SocketAddrV4::new([10, 0, 0, 9].into(), 80)), Some(all));
+        assert_eq!(
+            table.lookup(SocketAddrV4::new([10, 0, 0, 9].into(), 80)),
+            Some(all)
+        );
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod output;
 pub mod patch;
 pub mod port_alloc;
 pub mod rate_limit;
+mod recovery;
 pub mod route;
 #[cfg(test)]
 mod seeded;

@@ -27,8 +27,12 @@ impl Stack {
     /// Copies bytes into the flow's send buffer and returns how many were taken; they leave with
     /// [`Stack::transmit`].
     pub fn send(&mut self, _now: Instant, flow: FlowId, bytes: &[u8]) -> usize {
-        let Some(index) = self.table.resolve(flow) else { return 0 };
-        let Some((hot, cold)) = self.table.parts(index) else { return 0 };
+        let Some(index) = self.table.resolve(flow) else {
+            return 0;
+        };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return 0;
+        };
         if hot.flags.has(Flags::DETACHED) || hot.phase == Phase::Orphan {
             return 0;
         }
@@ -43,8 +47,12 @@ impl Stack {
     /// Notes that the program read everything below stream offset `total`. What is not true is ignored: an offset
     /// beyond what was received counts as that, one below the last counts as the last.
     pub fn consumed(&mut self, _now: Instant, flow: FlowId, total: u64) {
-        let Some(index) = self.table.resolve(flow) else { return };
-        let Some((hot, cold)) = self.table.parts(index) else { return };
+        let Some(index) = self.table.resolve(flow) else {
+            return;
+        };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
         let total = total.min(cold.rx_total);
         let fresh = total.saturating_sub(cold.consumed);
         if fresh == 0 {
@@ -54,15 +62,21 @@ impl Stack {
             cold.consumed = total;
             return;
         }
-        let done = hot.engine.consume(usize::try_from(fresh).unwrap_or(usize::MAX));
+        let done = hot
+            .engine
+            .consume(usize::try_from(fresh).unwrap_or(usize::MAX));
         cold.consumed += done as u64;
         self.mark_dirty(index);
     }
 
     /// Sends a FIN after everything sent so far (shutdown(2) with SHUT_WR).
     pub fn shutdown_write(&mut self, _now: Instant, flow: FlowId) {
-        let Some(index) = self.table.resolve(flow) else { return };
-        let Some((hot, cold)) = self.table.parts(index) else { return };
+        let Some(index) = self.table.resolve(flow) else {
+            return;
+        };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
         if hot.flags.has(Flags::DETACHED) || cold.state == FlowState::SynSent {
             return;
         }
@@ -74,7 +88,12 @@ impl Stack {
 
     /// Lets every dirty flow send until it has nothing more or the port is full; returns the work done. A few
     /// descriptors stay free for replies to received frames.
-    pub fn transmit(&mut self, now: Instant, memory: &mut dyn FlowMemory, tx: &mut dyn TxQueue) -> usize {
+    pub fn transmit(
+        &mut self,
+        now: Instant,
+        memory: &mut dyn FlowMemory,
+        tx: &mut dyn TxQueue,
+    ) -> usize {
         self.tx_slots = self.tx_slots.max(tx.room());
         let mut io = Io { now, memory, tx };
         let mut work = 0;
@@ -94,14 +113,21 @@ impl Stack {
             if work >= TURN_SEGMENTS {
                 break;
             }
-            let Some(index) = self.dirty.pop_front() else { break };
-            let Some((hot, _)) = self.table.parts(index) else { continue };
+            let Some(index) = self.dirty.pop_front() else {
+                break;
+            };
+            let Some((hot, _)) = self.table.parts(index) else {
+                continue;
+            };
             if !hot.flags.has(Flags::DIRTY) {
                 continue;
             }
             hot.flags.clear(Flags::DIRTY);
             let (mut sent, mut progress) = self.send_from(io, index);
-            while progress == Progress::NoRoom && work + sent < TURN_SEGMENTS && io.tx.flush(io.now) > 0 {
+            while progress == Progress::NoRoom
+                && work + sent < TURN_SEGMENTS
+                && io.tx.flush(io.now) > 0
+            {
                 let (more, then) = self.send_from(io, index);
                 (sent, progress) = (sent + more, then);
             }
@@ -136,7 +162,9 @@ impl Stack {
         let mut sent = 0;
         let mut quiet = 0;
         loop {
-            let Some((hot, cold)) = self.table.parts(index) else { return (sent, Progress::Idle) };
+            let Some((hot, cold)) = self.table.parts(index) else {
+                return (sent, Progress::Idle);
+            };
             if hot.phase == Phase::Free {
                 return (sent, Progress::Idle);
             }
@@ -150,7 +178,9 @@ impl Stack {
                 return (sent, Progress::Idle);
             }
             let class = cold.mtu_class;
-            let Some(interface) = self.interfaces.of(class) else { return (sent, Progress::Idle) };
+            let Some(interface) = self.interfaces.of(class) else {
+                return (sent, Progress::Idle);
+            };
             match hot.engine.poll_at(interface, io.now) {
                 Due::Now if sent >= FLOW_SEGMENTS => return (sent, Progress::More),
                 Due::Now if quiet < QUIET_ROUNDS => {}
@@ -177,13 +207,25 @@ impl Stack {
 
     fn has_room(&mut self, io: &mut Io<'_>, index: u32) -> bool {
         let reserve = self.reserve();
-        let looped = self.table.hot(index).is_some_and(|hot| hot.flags.has(Flags::LOOPED));
-        Self::outlet(&mut *io.tx, &mut self.looped, &self.counters, self.link, reserve).has_room(looped)
+        let looped = self
+            .table
+            .hot(index)
+            .is_some_and(|hot| hot.flags.has(Flags::LOOPED));
+        Self::outlet(
+            &mut *io.tx,
+            &mut self.looped,
+            &self.counters,
+            self.station,
+            reserve,
+        )
+        .has_room(looped)
     }
 
     /// A reset that left ends the flow.
     fn after_egress(&mut self, io: &mut Io<'_>, index: u32) {
-        let Some((hot, _)) = self.table.parts(index) else { return };
+        let Some((hot, _)) = self.table.parts(index) else {
+            return;
+        };
         let over = hot.engine.facts().state == FlowState::Closed && !hot.engine.owes_reset();
         if over && !hot.flags.has(Flags::DETACHED) {
             self.end(io, index);
@@ -192,12 +234,17 @@ impl Stack {
 
     /// Sends the acknowledgement that is owed, unless a segment carried it.
     fn pay_ack(&mut self, io: &mut Io<'_>, index: u32, sent: usize) {
-        let Some((hot, cold)) = self.table.parts(index) else { return };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
         if !hot.flags.has(Flags::ACK_OWED) {
             return;
         }
         hot.flags.clear(Flags::ACK_OWED);
-        let synchronised = !matches!(cold.state, FlowState::SynSent | FlowState::SynReceived | FlowState::Closed);
+        let synchronised = !matches!(
+            cold.state,
+            FlowState::SynSent | FlowState::SynReceived | FlowState::Closed
+        );
         if sent == 0 && synchronised {
             let (seq, edge) = (hot.track.snd_nxt, cold.meter.open_edge(&hot.track));
             self.send_ack(io, index, seq, edge);
@@ -206,7 +253,9 @@ impl Stack {
 
     /// Arms the flow's one timer for whatever comes first. Moving it later costs nothing (see the wheel).
     fn arm(&mut self, now: Instant, index: u32, due: Due) {
-        let Some((hot, cold)) = self.table.parts(index) else { return };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
         let watched = watched(hot, cold);
         cold.watchdog.note(now, watched);
         let dog = cold.watchdog.next_due(watched, &cold.options, &self.config);
@@ -224,13 +273,19 @@ impl Stack {
     }
 
     /// Handles timers that are due, at most a budget; returns the work done.
-    pub fn expire(&mut self, now: Instant, memory: &mut dyn FlowMemory, tx: &mut dyn TxQueue) -> usize {
+    pub fn expire(
+        &mut self,
+        now: Instant,
+        memory: &mut dyn FlowMemory,
+        tx: &mut dyn TxQueue,
+    ) -> usize {
         self.tx_slots = self.tx_slots.max(tx.room());
         let mut io = Io { now, memory, tx };
         let mut work = self.time_wait.expire(now, TIMER_BUDGET);
         work += self.poll_neighbors(&mut io);
         let mut due = core::mem::take(&mut self.due);
-        self.wheel.expire(now, TIMER_BUDGET, &mut |index| due.push(index));
+        self.wheel
+            .expire(now, TIMER_BUDGET, &mut |index| due.push(index));
         for index in due.drain(..) {
             self.on_timer(&mut io, index);
             work += 1;
@@ -240,13 +295,18 @@ impl Stack {
     }
 
     fn on_timer(&mut self, io: &mut Io<'_>, index: u32) {
-        let Some((hot, cold)) = self.table.parts(index) else { return };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
         if hot.phase == Phase::Free || hot.flags.has(Flags::DETACHED) {
             return;
         }
         let watched = watched(hot, cold);
         cold.watchdog.note(io.now, watched);
-        match cold.watchdog.check(io.now, watched, &cold.options, &self.config) {
+        match cold
+            .watchdog
+            .check(io.now, watched, &cold.options, &self.config)
+        {
             Verdict::Fine => {}
             Verdict::Probe => {
                 self.counters.keepalive_probes_sent.raise();
@@ -276,8 +336,12 @@ impl Stack {
     /// Gives up a handshake after its retries, and asks for the next hop again when data is sent again. False when
     /// the flow is over.
     fn retry(&mut self, io: &mut Io<'_>, index: u32) -> bool {
-        let Some((hot, cold)) = self.table.parts(index) else { return false };
-        let Some(interface) = self.interfaces.of(cold.mtu_class) else { return false };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return false;
+        };
+        let Some(interface) = self.interfaces.of(cold.mtu_class) else {
+            return false;
+        };
         if hot.engine.poll_at(interface, io.now) != Due::Now {
             return true;
         }
@@ -309,11 +373,16 @@ impl Stack {
 /// What the watchdog must know of a flow.
 fn watched(hot: &Hot, cold: &Cold) -> Watched {
     let facts = hot.engine.facts();
-    let closing = matches!(facts.state, FlowState::FinWait1 | FlowState::Closing | FlowState::LastAck);
+    let closing = matches!(
+        facts.state,
+        FlowState::FinWait1 | FlowState::Closing | FlowState::LastAck
+    );
     let unacknowledged = distance(super::input::snd_una(cold), hot.track.snd_nxt) > 0;
     Watched {
         state: cold.state,
-        outstanding: facts.tx_queue > 0 || closing || unacknowledged && facts.state != FlowState::Closed,
+        outstanding: facts.tx_queue > 0
+            || closing
+            || unacknowledged && facts.state != FlowState::Closed,
         orphan: hot.phase == Phase::Orphan,
     }
 }

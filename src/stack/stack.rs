@@ -11,7 +11,7 @@ use super::changes::{Changes, forget};
 use super::counters::StackCounters;
 use super::demux::{Class, FlowKey, Rules};
 use super::flow_table::{Flags, FlowTable, Phase};
-use super::interface::{Interfaces, Link, Outlet};
+use super::interface::{Interfaces, Outlet, Station};
 use super::listener::ListenerTable;
 use super::loopback::Loopback;
 use super::neighbor::NeighborTable;
@@ -40,7 +40,7 @@ pub struct Stack {
     pub(crate) config: StackConfig,
     pub(crate) counters: StackCounters,
     pub(crate) rules: Rules,
-    pub(crate) link: Link,
+    pub(crate) station: Station,
     pub(crate) table: FlowTable,
     pub(crate) listeners: ListenerTable,
     pub(crate) interfaces: Interfaces,
@@ -80,7 +80,11 @@ impl Stack {
     /// Makes a stack without flows. Reserves address space for `max_flows`, touches little of it.
     #[must_use]
     pub fn new(config: StackConfig) -> Self {
-        let addresses: Vec<Ipv4Addr> = config.addresses.iter().map(|interface| interface.address).collect();
+        let addresses: Vec<Ipv4Addr> = config
+            .addresses
+            .iter()
+            .map(|interface| interface.address)
+            .collect();
         Self {
             counters: StackCounters::new(),
             rules: Rules {
@@ -89,14 +93,22 @@ impl Stack {
                 addresses: config.addresses.clone(),
                 trust_checksum: config.trust_checksum,
             },
-            link: Link { mac: config.mac, vlan: config.vlan, offload: config.tx_checksum_offload },
+            station: Station {
+                mac: config.mac,
+                vlan: config.vlan,
+                offload: config.tx_checksum_offload,
+            },
             table: FlowTable::new(config.max_flows, config.secret.map(|byte| byte ^ TABLE_KEY)),
             listeners: ListenerTable::default(),
             interfaces: Interfaces::new(config.mtu),
             wheel: TimerWheel::new(Instant::ZERO),
             neighbors: NeighborTable::new(config.mac, &addresses, config.max_neighbors),
             routes: RouteTable::new(&config.addresses, &config.routes, config.gateway),
-            time_wait: TimeWaitTable::new(config.max_flows, config.msl + config.msl, config.secret.map(|byte| byte ^ REST_KEY)),
+            time_wait: TimeWaitTable::new(
+                config.max_flows,
+                config.msl + config.msl,
+                config.secret.map(|byte| byte ^ REST_KEY),
+            ),
             ports: PortAllocator::new(config.ephemeral_ports, config.secret),
             changes: Changes::default(),
             looped: Loopback::default(),
@@ -156,7 +168,13 @@ impl Stack {
 
     /// Notes that the program took `flow` from the accept queue of `listener`.
     pub fn accepted(&mut self, listener: ListenerId, flow: FlowId) {
-        let Some((hot, cold)) = self.table.resolve(flow).and_then(|index| self.table.parts(index)) else { return };
+        let Some((hot, cold)) = self
+            .table
+            .resolve(flow)
+            .and_then(|index| self.table.parts(index))
+        else {
+            return;
+        };
         if hot.phase == Phase::Queued && cold.listener == Some(listener) {
             hot.phase = Phase::Owned;
             if let Some(listener) = self.listeners.at_mut(listener) {
@@ -167,14 +185,20 @@ impl Stack {
 
     /// Gives a flow the lcore's own number.
     pub fn set_token(&mut self, flow: FlowId, token: u32) {
-        if let Some((_, cold)) = self.table.resolve(flow).and_then(|index| self.table.parts(index)) {
+        if let Some((_, cold)) = self
+            .table
+            .resolve(flow)
+            .and_then(|index| self.table.parts(index))
+        {
             cold.token = token;
         }
     }
 
     /// Changes a flow's options; `rx_bytes` and `max_segment` have no effect after the handshake.
     pub fn set_options(&mut self, flow: FlowId, options: &FlowOptions) {
-        let Some(index) = self.table.resolve(flow) else { return };
+        let Some(index) = self.table.resolve(flow) else {
+            return;
+        };
         if let Some((hot, cold)) = self.table.parts(index) {
             cold.options = *options;
             cold.meter.tos = options.tos;
@@ -220,7 +244,9 @@ impl Stack {
     pub fn take_changes(&mut self, into: &mut Vec<Change>) {
         let table = &mut self.table;
         self.changes.take(into, |change| {
-            let (Change::Accepted { flow, .. } | Change::Flow { flow, .. }) = change else { return };
+            let (Change::Accepted { flow, .. } | Change::Flow { flow, .. }) = change else {
+                return;
+            };
             if let Some((_, cold)) = table.resolve(*flow).and_then(|index| table.parts(index)) {
                 forget(&mut cold.mark);
             }
@@ -233,7 +259,14 @@ impl Stack {
         if !self.dirty.is_empty() || self.looped.len() > 0 {
             return Some(Instant::ZERO);
         }
-        [self.wheel.next_due(), self.neighbors.next_due(), self.time_wait.next_due()].into_iter().flatten().min()
+        [
+            self.wheel.next_due(),
+            self.neighbors.next_due(),
+            self.time_wait.next_due(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Puts a flow into the dirty list, once.
@@ -252,7 +285,10 @@ impl Stack {
         if let Some((hot, cold)) = self.table.parts(index)
             && matches!(hot.phase, Phase::Queued | Phase::Owned)
         {
-            let change = Change::Flow { flow, token: cold.token };
+            let change = Change::Flow {
+                flow,
+                token: cold.token,
+            };
             self.changes.flow(&mut cold.mark, change);
         }
     }
@@ -272,10 +308,16 @@ impl Stack {
         tx: &'a mut dyn TxQueue,
         looped: &'a mut Loopback,
         counters: &'a StackCounters,
-        link: Link,
+        station: Station,
         reserve: usize,
     ) -> Outlet<'a> {
-        Outlet { tx, looped, link, counters, reserve }
+        Outlet {
+            tx,
+            looped,
+            station,
+            counters,
+            reserve,
+        }
     }
 
     /// Whether the peer of `key` is one of our own addresses.

@@ -70,7 +70,12 @@ impl Meter {
     pub(crate) fn reset(&mut self, backed: usize, capacity: usize) {
         let mut syn_ack = core::mem::take(&mut self.syn_ack);
         syn_ack.clear();
-        *self = Self { backed, capacity, syn_ack, ..Self::default() };
+        *self = Self {
+            backed,
+            capacity,
+            syn_ack,
+            ..Self::default()
+        };
     }
 
     /// Whether the window must be held down because part of the ring has no memory.
@@ -91,7 +96,12 @@ impl Meter {
 
     /// Looks at a segment that is about to leave, patches its window, MSS option and TOS, and keeps what the
     /// guard needs. None when it is not a TCP segment.
-    pub(crate) fn on_sent(&mut self, track: &mut Track, packet: &mut [u8], now: Instant) -> Option<()> {
+    pub(crate) fn on_sent(
+        &mut self,
+        track: &mut Track,
+        packet: &mut [u8],
+        now: Instant,
+    ) -> Option<()> {
         let sent = read(packet)?;
         *packet.get_mut(1)? = self.tos;
         let syn = sent.flags & SYN != 0;
@@ -101,7 +111,8 @@ impl Meter {
                 let _ = clamp_mss(packet, self.max_segment, Checksums::Port);
             }
             if self.is_clamped() {
-                sent.window.min(u16::try_from(self.backed).unwrap_or(u16::MAX))
+                sent.window
+                    .min(u16::try_from(self.backed).unwrap_or(u16::MAX))
             } else {
                 sent.window
             }
@@ -169,7 +180,11 @@ impl Meter {
                 edge = limit;
             }
         }
-        if distance(track.edge, edge) > 0 { edge } else { track.edge }
+        if distance(track.edge, edge) > 0 {
+            edge
+        } else {
+            track.edge
+        }
     }
 
     /// Notes that everything below `edge` was advertised.
@@ -185,7 +200,9 @@ impl Meter {
             && distance(end, ack) >= 0
         {
             self.timed = None;
-            let sample = u32::try_from(now.since(left).as_micros()).unwrap_or(u32::MAX).max(1);
+            let sample = u32::try_from(now.since(left).as_micros())
+                .unwrap_or(u32::MAX)
+                .max(1);
             self.srtt_us = match self.srtt_us {
                 0 => sample,
                 old => old - old / 8 + sample / 8,

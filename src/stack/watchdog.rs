@@ -54,7 +54,11 @@ pub(crate) struct Watchdog {
 impl Watchdog {
     /// The watchdog of a flow that begins now.
     pub(crate) fn new(now: Instant) -> Self {
-        Self { heard: now, probed: now, ..Self::default() }
+        Self {
+            heard: now,
+            probed: now,
+            ..Self::default()
+        }
     }
 
     /// A valid segment came.
@@ -89,7 +93,12 @@ impl Watchdog {
     }
 
     /// When to look next.
-    pub(crate) fn next_due(&self, flow: Watched, options: &FlowOptions, config: &StackConfig) -> Option<Instant> {
+    pub(crate) fn next_due(
+        &self,
+        flow: Watched,
+        options: &FlowOptions,
+        config: &StackConfig,
+    ) -> Option<Instant> {
         [
             self.stall_end(flow, options, config),
             self.orphan_end(flow, config),
@@ -101,7 +110,13 @@ impl Watchdog {
     }
 
     /// Looks at the clock. [`Verdict::Probe`] is counted as sent.
-    pub(crate) fn check(&mut self, now: Instant, flow: Watched, options: &FlowOptions, config: &StackConfig) -> Verdict {
+    pub(crate) fn check(
+        &mut self,
+        now: Instant,
+        flow: Watched,
+        options: &FlowOptions,
+        config: &StackConfig,
+    ) -> Verdict {
         let passed = |end: Option<Instant>| end.is_some_and(|end| end <= now);
         if passed(self.stall_end(flow, options, config)) {
             return Verdict::TimedOut;
@@ -112,7 +127,11 @@ impl Watchdog {
         if !passed(self.probe_at(flow, options)) {
             return Verdict::Fine;
         }
-        let limit = if options.keepcnt == 0 { KEEPALIVE_PROBES } else { options.keepcnt };
+        let limit = if options.keepcnt == 0 {
+            KEEPALIVE_PROBES
+        } else {
+            options.keepcnt
+        };
         if self.probes >= limit {
             return Verdict::Dead;
         }
@@ -121,7 +140,12 @@ impl Watchdog {
         Verdict::Probe
     }
 
-    fn stall_end(&self, flow: Watched, options: &FlowOptions, config: &StackConfig) -> Option<Instant> {
+    fn stall_end(
+        &self,
+        flow: Watched,
+        options: &FlowOptions,
+        config: &StackConfig,
+    ) -> Option<Instant> {
         // The handshake has its own limit, the number of retries.
         if !flow.outstanding || matches!(flow.state, FlowState::SynSent | FlowState::SynReceived) {
             return None;
@@ -151,7 +175,9 @@ impl Watchdog {
         if !options.keepalive || !open || flow.outstanding {
             return None;
         }
-        let seconds = |own: u32, usual: u64| Duration::from_secs(if own == 0 { usual } else { u64::from(own) });
+        let seconds = |own: u32, usual: u64| {
+            Duration::from_secs(if own == 0 { usual } else { u64::from(own) })
+        };
         Some(if self.probes == 0 {
             self.heard + seconds(options.keepidle_s, KEEPALIVE_IDLE_S)
         } else {
@@ -172,18 +198,30 @@ mod tests {
     use super::*;
     use crate::stack::tests::config;
 
-    const OPEN: Watched = Watched { state: FlowState::Established, outstanding: false, orphan: false };
+    const OPEN: Watched = Watched {
+        state: FlowState::Established,
+        outstanding: false,
+        orphan: false,
+    };
 
     #[test]
     fn an_idle_flow_without_options_lives_for_ever() {
         let dog = Watchdog::new(Instant::ZERO);
-        assert_eq!(dog.next_due(OPEN, &FlowOptions::default(), &config(1)), None);
+        assert_eq!(
+            dog.next_due(OPEN, &FlowOptions::default(), &config(1)),
+            None
+        );
     }
 
     #[test]
     fn keepalive_counts_idle_interval_and_probes() {
-        let options =
-            FlowOptions { keepalive: true, keepidle_s: 10, keepintvl_s: 2, keepcnt: 3, ..FlowOptions::default() };
+        let options = FlowOptions {
+            keepalive: true,
+            keepidle_s: 10,
+            keepintvl_s: 2,
+            keepcnt: 3,
+            ..FlowOptions::default()
+        };
         let mut dog = Watchdog::new(Instant::ZERO);
         let mut probes = Vec::new();
         loop {
@@ -198,14 +236,20 @@ mod tests {
         }
         assert_eq!(probes, [10_000, 12_000, 14_000]);
         dog.heard(Instant::from_millis(16_000));
-        assert_eq!(dog.next_due(OPEN, &options, &config(1)), Some(Instant::from_millis(26_000)));
+        assert_eq!(
+            dog.next_due(OPEN, &options, &config(1)),
+            Some(Instant::from_millis(26_000))
+        );
     }
 
     #[test]
     fn a_stall_ends_in_a_time_out_and_progress_starts_it_anew() {
         let config = config(1);
         let options = FlowOptions::default();
-        let busy = Watched { outstanding: true, ..OPEN };
+        let busy = Watched {
+            outstanding: true,
+            ..OPEN
+        };
         let mut dog = Watchdog::new(Instant::ZERO);
         dog.note(Instant::from_millis(5), busy);
         dog.note(Instant::from_millis(50), busy);
@@ -222,14 +266,23 @@ mod tests {
     fn only_an_orphan_leaves_fin_wait_2_by_time() {
         let config = config(1);
         let options = FlowOptions::default();
-        let half = Watched { state: FlowState::FinWait2, ..OPEN };
+        let half = Watched {
+            state: FlowState::FinWait2,
+            ..OPEN
+        };
         let mut dog = Watchdog::new(Instant::ZERO);
         dog.note(Instant::ZERO, half);
         assert_eq!(dog.next_due(half, &options, &config), None);
-        let half = Watched { orphan: true, ..half };
+        let half = Watched {
+            orphan: true,
+            ..half
+        };
         let closed = Instant::from_millis(400);
         dog.orphan(closed);
         dog.note(closed, half);
-        assert_eq!(dog.check(closed + config.fin_timeout, half, &options, &config), Verdict::Orphaned);
+        assert_eq!(
+            dog.check(closed + config.fin_timeout, half, &options, &config),
+            Verdict::Orphaned
+        );
     }
 }

@@ -64,7 +64,10 @@ struct Line {
 
 impl Default for Line {
     fn default() -> Self {
-        Self { buffer: [0; LINE_BYTES], used: 0 }
+        Self {
+            buffer: [0; LINE_BYTES],
+            used: 0,
+        }
     }
 }
 
@@ -89,13 +92,18 @@ impl Write for Line {
         while !text.is_char_boundary(count) {
             count -= 1;
         }
-        if let (Some(to), Some(from)) =
-            (self.buffer.get_mut(self.used..self.used + count), text.as_bytes().get(..count))
-        {
+        if let (Some(to), Some(from)) = (
+            self.buffer.get_mut(self.used..self.used + count),
+            text.as_bytes().get(..count),
+        ) {
             to.copy_from_slice(from);
         }
         self.used += count;
-        if count < text.len() { Err(fmt::Error) } else { Ok(()) }
+        if count < text.len() {
+            Err(fmt::Error)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -109,7 +117,10 @@ fn stderr() -> rustix::fd::BorrowedFd<'static> {
 fn call(sink: *mut Sink, level: Level, line: &Line) {
     // SAFETY: the only store into SINK is from a `&'static Sink` in `set_sink`.
     let sink = unsafe { &*sink };
-    sink(level, core::str::from_utf8(line.bytes()).unwrap_or("line is not text"));
+    sink(
+        level,
+        core::str::from_utf8(line.bytes()).unwrap_or("line is not text"),
+    );
 }
 
 /// Logs that service is lost.

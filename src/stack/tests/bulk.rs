@@ -11,7 +11,9 @@ use crate::time::Instant;
 
 /// Bytes each way: `KNET_TEST_BULK_MIB` MiB, by default little enough for a debug build.
 fn bulk_bytes(default_mib: u64) -> u64 {
-    let wanted = std::env::var("KNET_TEST_BULK_MIB").ok().and_then(|text| text.parse().ok());
+    let wanted = std::env::var("KNET_TEST_BULK_MIB")
+        .ok()
+        .and_then(|text| text.parse().ok());
     wanted.unwrap_or(default_mib) << 20
 }
 
@@ -25,7 +27,11 @@ struct Stream {
 
 impl Stream {
     fn new(key: u8) -> Self {
-        Self { key: [key; 16], at: 0, sum: 0 }
+        Self {
+            key: [key; 16],
+            at: 0,
+            sum: 0,
+        }
     }
 
     fn fill(&self, into: &mut [u8]) {
@@ -74,13 +80,19 @@ struct Direction {
 
 impl Direction {
     fn new(total: u64, key: u8) -> Self {
-        Self { total, sent: Stream::new(key), got: Stream::new(key) }
+        Self {
+            total,
+            sent: Stream::new(key),
+            got: Stream::new(key),
+        }
     }
 
     fn write(&mut self, now: Instant, host: &mut super::pair::Host, flow: FlowId) {
         let mut block = [0; 16 << 10];
         while self.sent.at < self.total {
-            let want = usize::try_from(self.total - self.sent.at).unwrap().min(block.len());
+            let want = usize::try_from(self.total - self.sent.at)
+                .unwrap()
+                .min(block.len());
             let room = host.facts(flow).tx_room.min(want);
             if room == 0 {
                 return;
@@ -115,7 +127,11 @@ fn transfer(bytes: u64, faults: Faults, seed: u64) -> Pair {
     let mut up = Direction::new(bytes, 1);
     let mut down = Direction::new(bytes, 2);
     let (mut turns, mut idle) = (0_u64, 0);
-    while !(up.is_done() && down.is_done() && pair.a.facts(a).rx_finished && pair.b.facts(b).rx_finished) {
+    while !(up.is_done()
+        && down.is_done()
+        && pair.a.facts(a).rx_finished
+        && pair.b.facts(b).rx_finished)
+    {
         up.write(pair.now, &mut pair.b, b);
         down.write(pair.now, &mut pair.a, a);
         up.read(pair.now, &mut pair.a, a);
@@ -126,9 +142,17 @@ fn transfer(bytes: u64, faults: Faults, seed: u64) -> Pair {
             pair.a.memory.check_untouched();
             pair.b.memory.check_untouched();
         }
-        pair.now = pair.next().unwrap_or(pair.now).max(pair.now + Duration::from_micros(1));
+        pair.now = pair
+            .next()
+            .unwrap_or(pair.now)
+            .max(pair.now + Duration::from_micros(1));
         idle = if pair.next().is_some() { 0 } else { idle + 1 };
-        assert!(idle < 10, "nothing is under way: {:?} {:?}", pair.a.facts(a), pair.b.facts(b));
+        assert!(
+            idle < 10,
+            "nothing is under way: {:?} {:?}",
+            pair.a.facts(a),
+            pair.b.facts(b)
+        );
         for (host, flow) in [(&pair.a, a), (&pair.b, b)] {
             assert_eq!(host.facts(flow).error, None, "{:?}", host.facts(flow));
         }
@@ -137,8 +161,15 @@ fn transfer(bytes: u64, faults: Faults, seed: u64) -> Pair {
     pair.faults = Faults::default();
     pair.close(a, b);
     pair.run(Duration::from_secs(200));
-    assert_eq!((pair.a.stack.live_flows(), pair.b.stack.live_flows()), (0, 0));
-    println!("{} MiB each way in {} ms of virtual time", bytes >> 20, pair.now.millis());
+    assert_eq!(
+        (pair.a.stack.live_flows(), pair.b.stack.live_flows()),
+        (0, 0)
+    );
+    println!(
+        "{} MiB each way in {} ms of virtual time",
+        bytes >> 20,
+        pair.now.millis()
+    );
     pair
 }
 
@@ -152,23 +183,38 @@ fn a_clean_wire_carries_everything_and_resends_nothing() {
         up.write(pair.now, &mut pair.b, b);
         up.read(pair.now, &mut pair.a, a);
         pair.turn();
-        pair.now = pair.next().unwrap_or(pair.now).max(pair.now + Duration::from_micros(1));
+        pair.now = pair
+            .next()
+            .unwrap_or(pair.now)
+            .max(pair.now + Duration::from_micros(1));
     }
     assert_eq!(up.sent.sum, up.got.sum);
     assert_eq!(pair.b.facts(b).retransmits, 0);
-    assert!(pair.now < Instant::from_millis(1_500), "it stalled until {:?}", pair.now);
+    assert!(
+        pair.now < Instant::from_millis(1_500),
+        "it stalled until {:?}",
+        pair.now
+    );
     assert_eq!(pair.a.facts(a).state, FlowState::CloseWait);
 }
 
 #[test]
 fn a_bad_wire_carries_everything() {
-    let faults = Faults { loss: 100, duplicate: 100, reorder: 100 };
+    let faults = Faults {
+        loss: 100,
+        duplicate: 100,
+        reorder: 100,
+    };
     let pair = transfer(bulk_bytes(16), faults, 20);
     assert_eq!(pair.a.stack.counters().flows_dropped_panic.value(), 0);
 }
 
 #[test]
 fn a_terrible_wire_carries_everything() {
-    let faults = Faults { loss: 1000, duplicate: 1000, reorder: 3000 };
+    let faults = Faults {
+        loss: 1000,
+        duplicate: 1000,
+        reorder: 3000,
+    };
     transfer(64 << 10, faults, 21);
 }

@@ -29,18 +29,28 @@ fn unacknowledged_data_ends_in_a_time_out() {
     assert_eq!(script.host.facts(flow).error, None);
     script.wait(Duration::from_secs(30));
     let facts = script.host.facts(flow);
-    assert_eq!((facts.state, facts.error), (FlowState::Closed, Some(Errno::TIMEDOUT)));
+    assert_eq!(
+        (facts.state, facts.error),
+        (FlowState::Closed, Some(Errno::TIMEDOUT))
+    );
     assert!(facts.retransmits >= 10);
     assert!(script.wait(Duration::from_secs(1000)).is_empty());
 }
 
 #[test]
 fn a_user_time_out_is_obeyed() {
-    let options = FlowOptions { user_timeout_ms: 5_000, ..FlowOptions::default() };
+    let options = FlowOptions {
+        user_timeout_ms: 5_000,
+        ..FlowOptions::default()
+    };
     let mut script = Script::listening(options);
     let (flow, _) = script.open(PEER_PORT);
     script.wait(Duration::from_secs(3600));
-    assert_eq!(script.host.facts(flow).error, None, "an idle flow is healthy");
+    assert_eq!(
+        script.host.facts(flow).error,
+        None,
+        "an idle flow is healthy"
+    );
     script.host.stack.send(script.now, flow, b"x");
     script.wait(Duration::from_millis(4_900));
     assert_eq!(script.host.facts(flow).error, None);
@@ -52,7 +62,10 @@ fn a_user_time_out_is_obeyed() {
 fn a_peer_that_keeps_its_window_closed_but_answers_is_waited_for() {
     let mut script = Script::listening(FlowOptions::default());
     let (flow, iss) = script.open(PEER_PORT);
-    let closed = Segment { window: 0, ..Segment::new(ACK, NEXT, iss + 1) };
+    let closed = Segment {
+        window: 0,
+        ..Segment::new(ACK, NEXT, iss + 1)
+    };
     script.tell(&closed);
     script.host.stack.send(script.now, flow, b"patience");
     let end = script.now + Duration::from_secs(3000);
@@ -87,7 +100,10 @@ fn fin_wait_2_is_left_by_an_orphan_only() {
     script.wait(Duration::from_secs(59));
     assert_eq!(script.host.stack.live_flows(), 2);
     let heard = script.wait(Duration::from_secs(2));
-    assert!(heard.iter().all(|(_, heard)| heard.is(RST | ACK)), "{heard:?}");
+    assert!(
+        heard.iter().all(|(_, heard)| heard.is(RST | ACK)),
+        "{heard:?}"
+    );
     assert_eq!(script.host.stack.live_flows(), 1);
     script.wait(Duration::from_secs(3600));
     // The half-closed flow still receives.
@@ -99,7 +115,10 @@ fn fin_wait_2_is_left_by_an_orphan_only() {
 fn an_orphan_with_data_is_given_up() {
     let mut script = Script::listening(FlowOptions::default());
     let (flow, _) = script.open(PEER_PORT);
-    script.host.stack.send(script.now, flow, b"nobody takes this");
+    script
+        .host
+        .stack
+        .send(script.now, flow, b"nobody takes this");
     script.host.stack.close(script.now, flow, Close::Graceful);
     script.wait(Duration::from_secs(119));
     assert_eq!(script.host.stack.live_flows(), 1);
@@ -121,7 +140,14 @@ fn keepalive_probes_and_then_resets() {
     let (flow, iss) = script.open(PEER_PORT);
     let heard = script.wait(Duration::from_millis(10_500));
     assert_eq!(heard.len(), 1);
-    assert_eq!((heard[0].1.tcp.seq, heard[0].1.tcp.ack, heard[0].1.payload.len()), (iss, NEXT, 0));
+    assert_eq!(
+        (
+            heard[0].1.tcp.seq,
+            heard[0].1.tcp.ack,
+            heard[0].1.payload.len()
+        ),
+        (iss, NEXT, 0)
+    );
     // An answer lets it be healthy again.
     script.tell(&Segment::new(ACK, NEXT, iss + 1));
     let heard = script.wait(Duration::from_secs(15));
@@ -137,7 +163,11 @@ fn keepalive_can_be_turned_on_later() {
     let mut script = Script::listening(FlowOptions::default());
     let (flow, _) = script.open(PEER_PORT);
     script.wait(Duration::from_secs(1));
-    let options = FlowOptions { keepalive: true, keepidle_s: 5, ..FlowOptions::default() };
+    let options = FlowOptions {
+        keepalive: true,
+        keepidle_s: 5,
+        ..FlowOptions::default()
+    };
     script.host.stack.set_options(flow, &options);
     assert_eq!(script.wait(Duration::from_secs(6)).len(), 1);
 }
@@ -151,7 +181,15 @@ fn a_flow_in_time_wait_keeps_its_data_for_the_program() {
     let heard = script.burst(&[Segment::new(ACK | FIN, NEXT, iss + 2).carrying(b"reply")]);
     assert_eq!(heard.last().unwrap().tcp.ack, NEXT + 6);
     let facts = script.host.facts(flow);
-    assert_eq!((facts.state, facts.rx_total, facts.rx_finished, facts.tx_finished), (FlowState::TimeWait, 5, true, true));
+    assert_eq!(
+        (
+            facts.state,
+            facts.rx_total,
+            facts.rx_finished,
+            facts.tx_finished
+        ),
+        (FlowState::TimeWait, 5, true, true)
+    );
     assert_eq!(script.host.stack.time_wait.len(), 1);
     script.wait(Duration::from_secs(300));
     assert_eq!(script.host.read(script.now, flow, 0), b"reply");
@@ -168,7 +206,11 @@ fn every_byte_taken_by_send_leaves_before_the_fin() {
     script.host.stack.close(script.now, flow, Close::Graceful);
     let mut got = 0_u32;
     let mut finished = false;
-    let mut heard: Vec<Heard> = script.wait(Duration::from_millis(1)).into_iter().map(|(_, heard)| heard).collect();
+    let mut heard: Vec<Heard> = script
+        .wait(Duration::from_millis(1))
+        .into_iter()
+        .map(|(_, heard)| heard)
+        .collect();
     while !heard.is_empty() && !finished {
         for heard in heard {
             got = got.max(heard.tcp.seq - iss - 1 + u32::try_from(heard.payload.len()).unwrap());

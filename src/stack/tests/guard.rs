@@ -33,14 +33,24 @@ fn a_syn_sent_again_gets_the_same_answer_at_once() {
 fn a_syn_for_an_open_flow_is_challenged() {
     let mut script = Script::listening(FlowOptions::default());
     let (flow, iss) = script.open(PEER_PORT);
-    let answer = script.ask(&Segment { seq: 77_777, ..Segment::syn() });
+    let answer = script.ask(&Segment {
+        seq: 77_777,
+        ..Segment::syn()
+    });
     assert!(answer.is(ACK));
     assert_eq!((answer.tcp.seq, answer.tcp.ack), (iss + 1, NEXT));
     assert_eq!(script.host.facts(flow).state, FlowState::Established);
     // The restarted peer answers with the exact reset, and its next SYN finds a listener.
     script.tell(&Segment::new(RST, answer.tcp.ack, 0));
     assert_eq!(script.host.facts(flow).error, Some(Errno::CONNRESET));
-    assert!(script.ask(&Segment { seq: 77_777, ..Segment::syn() }).is(SYN | ACK));
+    assert!(
+        script
+            .ask(&Segment {
+                seq: 77_777,
+                ..Segment::syn()
+            })
+            .is(SYN | ACK)
+    );
 }
 
 #[test]
@@ -49,10 +59,21 @@ fn challenges_are_limited() {
     script.open(PEER_PORT);
     let mut answers = 0;
     for _ in 0..100 {
-        answers += script.burst(&vec![Segment { seq: 9, ..Segment::syn() }; 32]).len();
+        answers += script
+            .burst(&vec![
+                Segment {
+                    seq: 9,
+                    ..Segment::syn()
+                };
+                32
+            ])
+            .len();
     }
     assert!((1000..1100).contains(&answers), "{answers}");
-    assert_eq!(script.count("challenge_acks_limited"), 3200 - answers as u64);
+    assert_eq!(
+        script.count("challenge_acks_limited"),
+        3200 - answers as u64
+    );
 }
 
 #[test]
@@ -66,8 +87,16 @@ fn only_the_exact_reset_ends_a_flow() {
     assert_eq!(script.host.facts(flow).error, None);
     script.tell(&Segment::new(RST, NEXT, 0));
     let facts = script.host.facts(flow);
-    assert_eq!((facts.state, facts.error), (FlowState::Closed, Some(Errno::CONNRESET)));
-    assert!(script.host.changes.contains(&Change::Flow { flow, token: 9 }));
+    assert_eq!(
+        (facts.state, facts.error),
+        (FlowState::Closed, Some(Errno::CONNRESET))
+    );
+    assert!(
+        script
+            .host
+            .changes
+            .contains(&Change::Flow { flow, token: 9 })
+    );
     script.host.stack.close(script.now, flow, Close::Graceful);
     assert!(script.wait(Duration::from_secs(1)).is_empty());
     assert_eq!(script.host.stack.facts(flow), None);
@@ -111,8 +140,14 @@ fn a_reset_drops_a_half_open_flow() {
 fn a_full_accept_queue_drops_syns_and_the_last_ack() {
     let mut script = Script::new();
     let listener = script.host.listen(80, 3);
-    let answers: Vec<u32> =
-        (0..3).map(|port| script.ask(&Segment::syn().from_port(PEER_PORT + port)).tcp.seq).collect();
+    let answers: Vec<u32> = (0..3)
+        .map(|port| {
+            script
+                .ask(&Segment::syn().from_port(PEER_PORT + port))
+                .tcp
+                .seq
+        })
+        .collect();
     // Too many handshakes at once.
     script.tell(&Segment::syn().from_port(PEER_PORT + 9));
     assert_eq!(script.count("syn_dropped_backlog_full"), 1);
@@ -142,12 +177,24 @@ fn unlisten_resets_half_open_and_waiting_flows() {
     script.tell(&Segment::new(ACK, NEXT, first.tcp.seq + 1));
     script.host.changes.clear();
     let host = &mut script.host;
-    host.stack.unlisten(script.now, listener, &mut host.memory, &mut host.port);
+    host.stack
+        .unlisten(script.now, listener, &mut host.memory, &mut host.port);
     let resets = script.wait(Duration::from_millis(1));
-    assert_eq!(resets.iter().filter(|(_, heard)| heard.is(RST | ACK)).count(), 2);
+    assert_eq!(
+        resets
+            .iter()
+            .filter(|(_, heard)| heard.is(RST | ACK))
+            .count(),
+        2
+    );
     assert_eq!(script.host.stack.live_flows(), 0);
     assert_eq!(script.host.memory.returned.len(), 2);
-    let gone = script.host.changes.iter().filter(|change| matches!(change, Change::Gone { .. })).count();
+    let gone = script
+        .host
+        .changes
+        .iter()
+        .filter(|change| matches!(change, Change::Gone { .. }))
+        .count();
     assert_eq!(gone, 1, "only the one that waited was ever told of");
     // The port is free, and strangers hear so.
     assert!(script.ask(&Segment::syn()).is(RST | ACK));
@@ -184,14 +231,24 @@ fn no_memory_drops_the_syn() {
 
 #[test]
 fn segment_sizes_are_clamped_both_ways() {
-    let mut script = Script::listening(FlowOptions { max_segment: 500, ..FlowOptions::default() });
-    let answer = script.ask(&Segment { options: vec![2, 4, 35, 40], ..Segment::syn() });
+    let mut script = Script::listening(FlowOptions {
+        max_segment: 500,
+        ..FlowOptions::default()
+    });
+    let answer = script.ask(&Segment {
+        options: vec![2, 4, 35, 40],
+        ..Segment::syn()
+    });
     assert_eq!(answer.tcp.mss, Some(500));
     script.tell(&Segment::new(ACK, NEXT, answer.tcp.seq + 1));
     let flow = script.host.accept()[0];
     assert_eq!(script.host.facts(flow).mss, 500);
     script.host.stack.send(script.now, flow, &[1; 1200]);
-    let sizes: Vec<usize> = script.wait(Duration::from_millis(1)).iter().map(|(_, heard)| heard.payload.len()).collect();
+    let sizes: Vec<usize> = script
+        .wait(Duration::from_millis(1))
+        .iter()
+        .map(|(_, heard)| heard.payload.len())
+        .collect();
     assert_eq!(sizes, [500, 500], "the rest waits for Nagle");
 }
 
@@ -204,7 +261,10 @@ fn closing_with_unread_bytes_resets() {
     let heard = script.wait(Duration::from_secs(1));
     assert_eq!(heard.len(), 1);
     assert!(heard[0].1.is(RST | ACK));
-    assert_eq!((heard[0].1.tcp.seq, heard[0].1.tcp.ack), (iss + 1, NEXT + 6));
+    assert_eq!(
+        (heard[0].1.tcp.seq, heard[0].1.tcp.ack),
+        (iss + 1, NEXT + 6)
+    );
     assert_eq!(script.host.stack.live_flows(), 0);
 }
 
@@ -230,7 +290,12 @@ fn abort_resets() {
     let heard = script.wait(Duration::from_secs(1));
     assert_eq!(heard.len(), 1);
     assert!(heard[0].1.is(RST | ACK));
-    assert!(script.host.changes.contains(&Change::Gone { flow, token: 9 }));
+    assert!(
+        script
+            .host
+            .changes
+            .contains(&Change::Gone { flow, token: 9 })
+    );
 }
 
 /// Brings a flow that we close first to TIME-WAIT; returns our next sequence number.
@@ -241,7 +306,11 @@ fn rest(script: &mut Script) -> u32 {
     let last = script.ask(&Segment::new(FIN | ACK, NEXT, iss + 2));
     assert!(last.is(ACK));
     assert_eq!((last.tcp.seq, last.tcp.ack), (iss + 2, NEXT + 1));
-    assert_eq!(script.host.stack.live_flows(), 0, "the flow is freed at once");
+    assert_eq!(
+        script.host.stack.live_flows(),
+        0,
+        "the flow is freed at once"
+    );
     assert_eq!(script.host.memory.returned.len(), 1);
     iss + 2
 }
@@ -262,9 +331,14 @@ fn time_wait_gives_way_to_a_newer_syn_only() {
     let snd_nxt = rest(&mut script);
     let old = script.ask(&Segment::syn());
     assert!(old.is(ACK), "an old SYN is only acknowledged");
-    let new = script.ask(&Segment { seq: NEXT + 100, ..Segment::syn() });
+    let new = script.ask(&Segment {
+        seq: NEXT + 100,
+        ..Segment::syn()
+    });
     assert!(new.is(SYN | ACK));
-    assert!(new.tcp.seq.wrapping_sub(snd_nxt) > 60_000 && new.tcp.seq.wrapping_sub(snd_nxt) < 1 << 31);
+    assert!(
+        new.tcp.seq.wrapping_sub(snd_nxt) > 60_000 && new.tcp.seq.wrapping_sub(snd_nxt) < 1 << 31
+    );
     assert_eq!(script.host.stack.time_wait.len(), 0);
 }
 
@@ -280,7 +354,11 @@ fn a_panic_drops_one_flow_and_the_stack_lives() {
     assert_eq!(reset.tcp.seq, iss + 1);
     assert_eq!(script.host.facts(first).error, Some(Errno::CONNRESET));
     assert_eq!(script.count("flows_dropped_panic"), 1);
-    script.ask(&Segment::new(ACK | PSH, NEXT, other_iss + 1).from_port(PEER_PORT + 1).carrying(b"fine"));
+    script.ask(
+        &Segment::new(ACK | PSH, NEXT, other_iss + 1)
+            .from_port(PEER_PORT + 1)
+            .carrying(b"fine"),
+    );
     assert_eq!(script.host.read(script.now, second, 0), b"fine");
     script.host.stack.close(script.now, first, Close::Graceful);
     script.wait(Duration::from_secs(1));

@@ -32,10 +32,21 @@ fn bytes_go_both_ways_and_both_ends_close() {
     pair.run(SHORT);
     assert_eq!(pair.a.stack.facts(a), None);
     assert_eq!(pair.b.stack.facts(b), None);
-    assert_eq!((pair.a.stack.live_flows(), pair.b.stack.live_flows()), (0, 0));
-    let gone = |changes: &[Change]| changes.iter().filter(|change| matches!(change, Change::Gone { .. })).count();
+    assert_eq!(
+        (pair.a.stack.live_flows(), pair.b.stack.live_flows()),
+        (0, 0)
+    );
+    let gone = |changes: &[Change]| {
+        changes
+            .iter()
+            .filter(|change| matches!(change, Change::Gone { .. }))
+            .count()
+    };
     assert_eq!((gone(&pair.a.changes), gone(&pair.b.changes)), (1, 1));
-    assert_eq!((pair.a.memory.returned.len(), pair.b.memory.returned.len()), (1, 1));
+    assert_eq!(
+        (pair.a.memory.returned.len(), pair.b.memory.returned.len()),
+        (1, 1)
+    );
     // Who closed first waits, in the small table.
     assert_eq!(pair.b.stack.time_wait.len(), 1);
     assert_eq!(pair.a.stack.time_wait.len(), 0);
@@ -50,7 +61,10 @@ fn a_closed_port_refuses() {
     let b = pair.b.connect(pair.now, SocketAddrV4::new(address(1), 81));
     pair.run(SHORT);
     let facts = pair.b.facts(b);
-    assert_eq!((facts.state, facts.error), (FlowState::Closed, Some(Errno::CONNREFUSED)));
+    assert_eq!(
+        (facts.state, facts.error),
+        (FlowState::Closed, Some(Errno::CONNREFUSED))
+    );
     pair.b.stack.close(pair.now, b, Close::Graceful);
     pair.run(SHORT);
     assert_eq!(pair.b.stack.facts(b), None);

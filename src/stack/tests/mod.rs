@@ -36,7 +36,10 @@ pub(crate) fn config(host: u8) -> StackConfig {
         mac: mac(host),
         mtu: 1500,
         vlan: None,
-        addresses: vec![Interface4 { address: address(host), prefix_len: 24 }],
+        addresses: vec![Interface4 {
+            address: address(host),
+            prefix_len: 24,
+        }],
         gateway: Some(address(254)),
         routes: Vec::new(),
         rx_checksum_offload: false,
@@ -83,7 +86,14 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn new() -> Self {
         let view = File::open("/proc/self/mem").unwrap();
-        Self { view, rings: BTreeMap::new(), returned: Vec::new(), rings_left: usize::MAX, gives: true, next: 0 }
+        Self {
+            view,
+            rings: BTreeMap::new(),
+            returned: Vec::new(),
+            rings_left: usize::MAX,
+            gives: true,
+            next: 0,
+        }
     }
 
     /// Reads stream offsets `from..from + into.len()` of ring `id` by the position rule.
@@ -92,7 +102,9 @@ impl Memory {
         let place = usize::try_from(from % ring.capacity as u64).unwrap();
         let first = into.len().min(ring.capacity - place);
         let (head, tail) = into.split_at_mut(first);
-        self.view.read_exact_at(head, (ring.address + place) as u64).unwrap();
+        self.view
+            .read_exact_at(head, (ring.address + place) as u64)
+            .unwrap();
         self.view.read_exact_at(tail, ring.address as u64).unwrap();
     }
 
@@ -100,8 +112,14 @@ impl Memory {
     pub(crate) fn check_untouched(&self) {
         for (id, ring) in &self.rings {
             let mut rest = vec![0; ring.capacity - ring.backed];
-            self.view.read_exact_at(&mut rest, (ring.address + ring.backed) as u64).unwrap();
-            assert!(rest.iter().all(|byte| *byte == UNTOUCHED), "ring {id} was written beyond {}", ring.backed);
+            self.view
+                .read_exact_at(&mut rest, (ring.address + ring.backed) as u64)
+                .unwrap();
+            assert!(
+                rest.iter().all(|byte| *byte == UNTOUCHED),
+                "ring {id} was written beyond {}",
+                ring.backed
+            );
         }
     }
 }
@@ -112,8 +130,19 @@ impl FlowMemory for Memory {
         let bytes = vec![UNTOUCHED; capacity].leak();
         let id = self.next;
         self.next += 1;
-        self.rings.insert(id, Ring { address: bytes.as_ptr().addr(), capacity, backed: 4096 });
-        Some(RxRing { bytes, backed: 4096, id })
+        self.rings.insert(
+            id,
+            Ring {
+                address: bytes.as_ptr().addr(),
+                capacity,
+                backed: 4096,
+            },
+        );
+        Some(RxRing {
+            bytes,
+            backed: 4096,
+            id,
+        })
     }
 
     fn back(&mut self, _: Owner, id: u32, bytes: usize) -> bool {
@@ -125,7 +154,11 @@ impl FlowMemory for Memory {
     }
 
     fn give_back(&mut self, _: Owner, ring: RxRing) {
-        assert!(self.rings.remove(&ring.id).is_some(), "ring {} was given back twice", ring.id);
+        assert!(
+            self.rings.remove(&ring.id).is_some(),
+            "ring {} was given back twice",
+            ring.id
+        );
         self.returned.push(ring.id);
     }
 }
@@ -142,7 +175,13 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn new(slots: usize) -> Self {
-        Self { slots, stuck: false, lent: Vec::new(), burst: Vec::new(), sent: Vec::new() }
+        Self {
+            slots,
+            stuck: false,
+            lent: Vec::new(),
+            burst: Vec::new(),
+            sent: Vec::new(),
+        }
     }
 
     /// What was sent since the last call, flushed or not.

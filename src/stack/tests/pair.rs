@@ -10,7 +10,8 @@ use crate::device::{BURST_MAX, RxFrame, RxMeta, TxQueue};
 use crate::id::{FlowId, ListenerId};
 use crate::stack::seeded::Seeded;
 use crate::stack::{
-    Change, Close, ConnectRequest, Facts, FlowOptions, FlowState, ListenRequest, Owner, Stack, StackConfig,
+    Change, Close, ConnectRequest, Facts, FlowOptions, FlowState, ListenRequest, Owner, Stack,
+    StackConfig,
 };
 use crate::time::Instant;
 
@@ -25,15 +26,26 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new(config: StackConfig) -> Self {
-        Self { stack: Stack::new(config), memory: Memory::new(), port: Port::new(64), changes: Vec::new() }
+        Self {
+            stack: Stack::new(config),
+            memory: Memory::new(),
+            port: Port::new(64),
+            changes: Vec::new(),
+        }
     }
 
     /// One turn of the loop; returns what was sent.
     pub(crate) fn turn(&mut self, now: Instant, frames: &mut [Vec<u8>]) -> Vec<Vec<u8>> {
         for chunk in frames.chunks_mut(BURST_MAX) {
-            let mut burst: Vec<RxFrame<'_>> =
-                chunk.iter_mut().map(|bytes| RxFrame { bytes, meta: RxMeta::default() }).collect();
-            self.stack.ingress(now, &mut burst, &mut self.memory, &mut self.port);
+            let mut burst: Vec<RxFrame<'_>> = chunk
+                .iter_mut()
+                .map(|bytes| RxFrame {
+                    bytes,
+                    meta: RxMeta::default(),
+                })
+                .collect();
+            self.stack
+                .ingress(now, &mut burst, &mut self.memory, &mut self.port);
         }
         self.stack.expire(now, &mut self.memory, &mut self.port);
         self.stack.transmit(now, &mut self.memory, &mut self.port);
@@ -42,7 +54,9 @@ impl Host {
         self.stack.take_changes(&mut fresh);
         let mut seen = HashSet::new();
         for change in &fresh {
-            let (Change::Accepted { flow, .. } | Change::Flow { flow, .. } | Change::Gone { flow, .. }) = change;
+            let (Change::Accepted { flow, .. }
+            | Change::Flow { flow, .. }
+            | Change::Gone { flow, .. }) = change;
             assert!(seen.insert(*flow), "{change:?} stands twice");
         }
         self.changes.append(&mut fresh);
@@ -53,19 +67,46 @@ impl Host {
         self.listen_with(port, backlog, FlowOptions::default())
     }
 
-    pub(crate) fn listen_with(&mut self, port: u16, backlog: u32, options: FlowOptions) -> ListenerId {
+    pub(crate) fn listen_with(
+        &mut self,
+        port: u16,
+        backlog: u32,
+        options: FlowOptions,
+    ) -> ListenerId {
         let local = SocketAddrV4::new(core::net::Ipv4Addr::UNSPECIFIED, port);
-        self.stack.listen(&ListenRequest { local, backlog, owner: Owner(1), token: 77, options }).unwrap()
+        self.stack
+            .listen(&ListenRequest {
+                local,
+                backlog,
+                owner: Owner(1),
+                token: 77,
+                options,
+            })
+            .unwrap()
     }
 
     pub(crate) fn connect(&mut self, now: Instant, remote: SocketAddrV4) -> FlowId {
         self.connect_with(now, remote, FlowOptions::default())
     }
 
-    pub(crate) fn connect_with(&mut self, now: Instant, remote: SocketAddrV4, options: FlowOptions) -> FlowId {
-        let request =
-            ConnectRequest { local_address: None, local_port: None, remote, owner: Owner(2), token: 5, options };
-        self.stack.connect(now, &request, &mut self.memory, &mut self.port).unwrap().0
+    pub(crate) fn connect_with(
+        &mut self,
+        now: Instant,
+        remote: SocketAddrV4,
+        options: FlowOptions,
+    ) -> FlowId {
+        let request = ConnectRequest {
+            local_address: None,
+            local_port: None,
+            remote,
+            owner: Owner(2),
+            token: 5,
+            options,
+        };
+        self.stack
+            .connect(now, &request, &mut self.memory, &mut self.port)
+            .unwrap()
+            .0
     }
 
     /// The flows that were accepted since the last call; other changes stay.
@@ -155,9 +196,18 @@ impl Pair {
             }
             let copies = 1 + usize::from(self.random.below(10_000) < self.faults.duplicate);
             for _ in 0..copies {
-                let late = if self.random.below(10_000) < self.faults.reorder { self.delay * 3 } else { Duration::ZERO };
+                let late = if self.random.below(10_000) < self.faults.reorder {
+                    self.delay * 3
+                } else {
+                    Duration::ZERO
+                };
                 self.number += 1;
-                self.under_way.push(Reverse((self.now + self.delay + late, self.number, to, frame.clone())));
+                self.under_way.push(Reverse((
+                    self.now + self.delay + late,
+                    self.number,
+                    to,
+                    frame.clone(),
+                )));
             }
         }
     }
@@ -169,7 +219,11 @@ impl Pair {
             && *at <= self.now
             && let Some(Reverse((_, _, to, frame))) = self.under_way.pop()
         {
-            if to == 1 { to_a.push(frame) } else { to_b.push(frame) }
+            if to == 1 {
+                to_a.push(frame)
+            } else {
+                to_b.push(frame)
+            }
         }
         let from_a = self.a.turn(self.now, &mut to_a);
         let from_b = self.b.turn(self.now, &mut to_b);
@@ -180,7 +234,10 @@ impl Pair {
     /// When something happens next.
     pub(crate) fn next(&self) -> Option<Instant> {
         let wire = self.under_way.peek().map(|Reverse((at, ..))| *at);
-        [wire, self.a.stack.next_timer(), self.b.stack.next_timer()].into_iter().flatten().min()
+        [wire, self.a.stack.next_timer(), self.b.stack.next_timer()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Lets time run for `span`, from event to event.

@@ -38,16 +38,31 @@ pub(crate) struct Segment {
 
 impl Segment {
     pub(crate) fn new(flags: u8, seq: u32, ack: u32) -> Self {
-        Self { port: PEER_PORT, to: 80, flags, seq, ack, window: 60_000, options: Vec::new(), payload: Vec::new() }
+        Self {
+            port: PEER_PORT,
+            to: 80,
+            flags,
+            seq,
+            ack,
+            window: 60_000,
+            options: Vec::new(),
+            payload: Vec::new(),
+        }
     }
 
     pub(crate) fn syn() -> Self {
         let options = vec![2, 4, 5, 180, 1, 3, 3, 7];
-        Self { options, ..Self::new(SYN, PEER_ISS, 0) }
+        Self {
+            options,
+            ..Self::new(SYN, PEER_ISS, 0)
+        }
     }
 
     pub(crate) fn carrying(self, payload: &[u8]) -> Self {
-        Self { payload: payload.to_vec(), ..self }
+        Self {
+            payload: payload.to_vec(),
+            ..self
+        }
     }
 
     pub(crate) fn from_port(self, port: u16) -> Self {
@@ -55,13 +70,23 @@ impl Segment {
     }
 
     pub(crate) fn bytes(&self, to: u8, vlan: Option<u16>) -> Vec<u8> {
-        let header = EthernetHeader { destination: mac(to), source: mac(2), vlan, ether_type: ETHERTYPE_IPV4 };
+        let header = EthernetHeader {
+            destination: mac(to),
+            source: mac(2),
+            vlan,
+            ether_type: ETHERTYPE_IPV4,
+        };
         let mut bytes = vec![0; EthernetHeader::bytes_for(vlan)];
         header.emit(&mut bytes).unwrap();
         let transport = 20 + self.options.len() + self.payload.len();
         let mut packet = vec![0; 20 + transport];
-        let repr =
-            Ipv4Repr { tos: 0, ttl: 64, protocol: PROTOCOL_TCP, source: address(2), destination: address(to) };
+        let repr = Ipv4Repr {
+            tos: 0,
+            ttl: 64,
+            protocol: PROTOCOL_TCP,
+            source: address(2),
+            destination: address(to),
+        };
         repr.emit(transport, Checksums::Full, &mut packet).unwrap();
         let tcp = &mut packet[20..];
         tcp[..2].copy_from_slice(&self.port.to_be_bytes());
@@ -110,18 +135,31 @@ impl Script {
 
     pub(crate) fn with(config: StackConfig) -> Self {
         let vlan = config.vlan;
-        Self { host: Host::new(config), now: Instant::from_millis(500), vlan, others: Vec::new() }
+        Self {
+            host: Host::new(config),
+            now: Instant::from_millis(500),
+            vlan,
+            others: Vec::new(),
+        }
     }
 
     fn hear(&mut self, frames: Vec<Vec<u8>>) -> Vec<Heard> {
-        let rules =
-            Rules { mac: mac(2), vlan: self.vlan, addresses: config(2).addresses, trust_checksum: false };
+        let rules = Rules {
+            mac: mac(2),
+            vlan: self.vlan,
+            addresses: config(2).addresses,
+            trust_checksum: false,
+        };
         let mut heard = Vec::new();
         for bytes in frames {
             match classify(&bytes, RxMeta::default(), &rules) {
                 Class::Tcp(tcp) => {
                     let payload = bytes[tcp.payload..tcp.payload + tcp.payload_len].to_vec();
-                    heard.push(Heard { tcp, payload, bytes });
+                    heard.push(Heard {
+                        tcp,
+                        payload,
+                        bytes,
+                    });
                 }
                 _ => self.others.push(bytes),
             }
@@ -131,7 +169,10 @@ impl Script {
 
     /// Sends segments in one burst and returns the answers of that turn.
     pub(crate) fn burst(&mut self, segments: &[Segment]) -> Vec<Heard> {
-        let mut frames: Vec<Vec<u8>> = segments.iter().map(|segment| segment.bytes(1, self.vlan)).collect();
+        let mut frames: Vec<Vec<u8>> = segments
+            .iter()
+            .map(|segment| segment.bytes(1, self.vlan))
+            .collect();
         self.raw(&mut frames)
     }
 
@@ -182,7 +223,10 @@ impl Script {
     }
 
     pub(crate) fn key(&self, port: u16) -> FlowKey {
-        FlowKey { local: SocketAddrV4::new(address(1), 80), remote: SocketAddrV4::new(address(2), port) }
+        FlowKey {
+            local: SocketAddrV4::new(address(1), 80),
+            remote: SocketAddrV4::new(address(2), port),
+        }
     }
 
     pub(crate) fn count(&self, name: &str) -> u64 {

@@ -9,7 +9,10 @@ use crate::stack::input::shift_of;
 const NEXT: u32 = PEER_ISS + 1;
 
 fn ring(bytes: u32) -> FlowOptions {
-    FlowOptions { rx_bytes: bytes, ..FlowOptions::default() }
+    FlowOptions {
+        rx_bytes: bytes,
+        ..FlowOptions::default()
+    }
 }
 
 /// The window scale option of a SYN-ACK.
@@ -32,7 +35,11 @@ fn smoltcp_announces_the_scale_that_we_count_with() {
     for bytes in [4096_u32, 1 << 16, 1 << 17, 256 << 10, 1 << 20] {
         let mut script = Script::listening(ring(bytes));
         let answer = script.ask(&Segment::syn());
-        assert_eq!(scale(&answer.bytes), Some(shift_of(bytes as usize)), "{bytes}");
+        assert_eq!(
+            scale(&answer.bytes),
+            Some(shift_of(bytes as usize)),
+            "{bytes}"
+        );
     }
 }
 
@@ -47,7 +54,8 @@ fn the_window_begins_at_one_page_and_grows_with_use() {
     let mut at = 0;
     let mut edges = vec![(0, 4096)];
     while at < 70_000 {
-        let heard = script.ask(&Segment::new(ACK, NEXT + at, answer.tcp.seq + 1).carrying(&[7; 1000]));
+        let heard =
+            script.ask(&Segment::new(ACK, NEXT + at, answer.tcp.seq + 1).carrying(&[7; 1000]));
         at += 1000;
         let read = script.host.read(script.now, flow, u64::from(at) - 1000);
         assert_eq!(read, [7; 1000]);
@@ -56,10 +64,21 @@ fn the_window_begins_at_one_page_and_grows_with_use() {
         script.host.memory.check_untouched();
     }
     // The edge never moves back by more than the scale rounds off, and follows the memory.
-    assert!(edges.windows(2).all(|pair| pair[1].1 + (1 << shift) > pair[0].1), "{edges:?}");
+    assert!(
+        edges
+            .windows(2)
+            .all(|pair| pair[1].1 + (1 << shift) > pair[0].1),
+        "{edges:?}"
+    );
     assert_eq!(edges[2].1, 4096);
-    assert!(edges[3].1 > 8000, "more than half of the page is used: {edges:?}");
-    assert!(edges.last().unwrap().1 > 130_000, "the whole ring is backed: {edges:?}");
+    assert!(
+        edges[3].1 > 8000,
+        "more than half of the page is used: {edges:?}"
+    );
+    assert!(
+        edges.last().unwrap().1 > 130_000,
+        "the whole ring is backed: {edges:?}"
+    );
 }
 
 #[test]
@@ -85,7 +104,10 @@ fn what_lies_beyond_the_window_is_never_written() {
     assert_eq!(heard.last().unwrap().tcp.ack, NEXT + 4096);
     assert!(!script.host.facts(flow).rx_finished);
     let bytes = script.host.read(script.now, flow, 0);
-    assert_eq!((&bytes[..4000], &bytes[4000..]), (&filled[..], &[9; 96][..]));
+    assert_eq!(
+        (&bytes[..4000], &bytes[4000..]),
+        (&filled[..], &[9; 96][..])
+    );
 }
 
 #[test]
@@ -112,7 +134,11 @@ fn without_memory_the_window_closes_and_opens_again_when_there_is_some() {
     let heard = script.wait(Duration::from_millis(50));
     let (_, update) = heard.last().expect("the peer must be told");
     assert_eq!(update.tcp.ack, NEXT + 4096);
-    assert_eq!(u32::from(update.tcp.window) << shift_of(64 << 10), 4096, "{update:?}");
+    assert_eq!(
+        u32::from(update.tcp.window) << shift_of(64 << 10),
+        4096,
+        "{update:?}"
+    );
     let answer = script.ask(&Segment::new(ACK, NEXT + 4096, iss + 1).carrying(&[6]));
     assert_eq!(answer.tcp.ack, NEXT + 4097);
 }
@@ -129,7 +155,10 @@ fn a_slow_reader_closes_the_window_and_opens_it_by_reading() {
     assert_eq!((heard[0].tcp.ack, heard[0].tcp.window), (NEXT + 4096, 0));
     script.host.read(script.now, flow, 0);
     let heard = script.wait(Duration::from_millis(1));
-    assert_eq!((heard[0].1.tcp.ack, heard[0].1.tcp.window), (NEXT + 4096, 4096));
+    assert_eq!(
+        (heard[0].1.tcp.ack, heard[0].1.tcp.window),
+        (NEXT + 4096, 4096)
+    );
 }
 
 #[test]
@@ -185,7 +214,10 @@ fn data_with_an_old_acknowledgement_is_taken() {
 #[test]
 fn a_small_ring_needs_no_scale_and_a_peer_without_scale_gets_none() {
     let mut script = Script::listening(ring(256 << 10));
-    let answer = script.ask(&Segment { options: vec![2, 4, 5, 180], ..Segment::syn() });
+    let answer = script.ask(&Segment {
+        options: vec![2, 4, 5, 180],
+        ..Segment::syn()
+    });
     assert_eq!(scale(&answer.bytes), None);
     script.tell(&Segment::new(ACK, NEXT, answer.tcp.seq + 1));
     let heard = script.ask(&Segment::new(ACK, NEXT, answer.tcp.seq + 1).carrying(&[1; 1000]));
