@@ -1,6 +1,7 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 //!
-//! A *sum* here is the folded one's complement sum in host order; the checksum in a header is its complement.
+//! A *sum* here is the folded one's complement sum in host order; the checksum in a header is its
+//! complement.
 
 use core::net::Ipv4Addr;
 
@@ -9,8 +10,9 @@ use core::net::Ipv4Addr;
 /// A last odd byte is padded with zero on the right, so only the last of several pieces may be odd.
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u16 {
-    // Words are added in the byte order of memory: the sum is independent of byte order up to one swap at the
-    // end (RFC 1071 section 2 (B)). Halves of 32 bits cannot overflow 64 bits below 16 GiB of input.
+    // Words are added in the byte order of memory: the sum is independent of byte order up to one
+    // swap at the end, and of the width of the words, because 2^32 is 1 modulo 0xffff (RFC 1071
+    // section 2). Halves of 32 bits cannot overflow 64 bits below 4 GiB of input.
     let mut lanes = [0_u64; 4];
     let mut blocks = bytes.chunks_exact(32);
     for block in blocks.by_ref() {
@@ -21,14 +23,19 @@ pub fn sum(bytes: &[u8]) -> u16 {
             *lane += (word & 0xffff_ffff) + (word >> 32);
         }
     }
-    let mut total: u64 = lanes.iter().map(|lane| u64::from(fold(*lane))).sum();
-    for pair in blocks.remainder().chunks(2) {
-        total += match *pair {
-            [first, second] => u64::from(u16::from_ne_bytes([first, second])),
-            [last] => u64::from(u16::from_ne_bytes([last, 0])),
-            _ => 0,
-        };
+    let mut total: u64 = lanes.iter().sum();
+    let mut words = blocks.remainder().chunks_exact(4);
+    for word in words.by_ref() {
+        total += word
+            .first_chunk()
+            .map_or(0, |word| u64::from(u32::from_ne_bytes(*word)));
     }
+    total += u64::from(match *words.remainder() {
+        [a, b, c] => u32::from_ne_bytes([a, b, c, 0]),
+        [a, b] => u32::from(u16::from_ne_bytes([a, b])),
+        [a] => u32::from(u16::from_ne_bytes([a, 0])),
+        _ => 0,
+    });
     u16::from_be(fold(total))
 }
 
@@ -60,7 +67,8 @@ pub fn verify(bytes: &[u8]) -> bool {
 
 /// The checksum after one covered 16-bit word changed from `old` to `new` (RFC 1624 equation 3).
 ///
-/// A word that begins at an odd offset of the covered bytes is passed with both values byte-swapped.
+/// A word that begins at an odd offset of the covered bytes is passed with both values
+/// byte-swapped.
 #[must_use]
 pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
     !add(add(!checksum, !old), new)
@@ -71,12 +79,14 @@ fn word_sum(word: u32) -> u16 {
     fold(u64::from(word))
 }
 
-/// Folds carries back until 16 bits are left.
-#[allow(clippy::cast_possible_truncation)] // the loop leaves 16 bits
-fn fold(mut total: u64) -> u16 {
-    while total > 0xffff {
-        total = (total & 0xffff) + (total >> 16);
-    }
+/// Folds carries back until 16 bits are left: each step halves the bits above, and the last adds
+/// the one carry that may be left.
+#[allow(clippy::cast_possible_truncation)] // 16 bits are left
+const fn fold(total: u64) -> u16 {
+    let total = (total & 0xffff_ffff) + (total >> 32);
+    let total = (total & 0xffff) + (total >> 16 & 0xffff) + (total >> 32);
+    let total = (total & 0xffff) + (total >> 16);
+    let total = (total & 0xffff) + (total >> 16);
     total as u16
 }
 
@@ -116,6 +126,26 @@ mod tests {
         assert_eq!(checksum(&header), 0xb861);
         header[3] ^= 1;
         assert!(!verify(&header));
+    }
+
+    #[test]
+    fn folding_keeps_the_value_modulo_0xffff() {
+        let mut random = Seeded::new(32);
+        let edges = [
+            0,
+            1,
+            0xffff,
+            0x1_0000,
+            0xffff_ffff,
+            1 << 32,
+            u64::MAX - 1,
+            u64::MAX,
+        ];
+        for total in edges.into_iter().chain((0..10_000).map(|_| random.bits())) {
+            let folded = u64::from(fold(total));
+            assert_eq!(folded % 0xffff, total % 0xffff, "{total:#x}");
+            assert_eq!(folded == 0, total == 0, "{total:#x}");
+        }
     }
 
     #[test]
@@ -163,7 +193,8 @@ mod tests {
             } else {
                 update(before, old.swap_bytes(), new.swap_bytes())
             };
-            // The two forms of zero are the same sum; RFC 1624 picks the one that a receiver accepts.
+            // The two forms of zero are the same sum; RFC 1624 picks the one that a receiver
+            // accepts.
             assert_eq!(add(after, sum(&bytes)), 0xffff, "seed 2, word at {at}");
         }
     }

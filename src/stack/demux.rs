@@ -113,7 +113,8 @@ pub struct TcpFrame {
 }
 
 impl TcpFrame {
-    /// Sequence numbers that the segment takes: payload, SYN and FIN (SEG.LEN of RFC 9293 section 3.4).
+    /// Sequence numbers that the segment takes: payload, SYN and FIN (SEG.LEN of RFC 9293 section
+    /// 3.4).
     #[must_use]
     pub fn sequence_len(&self) -> u32 {
         let controls = u32::from(self.flags.contains(TcpFlags::SYN))
@@ -346,8 +347,8 @@ pub fn classify(bytes: &[u8], meta: RxMeta, rules: &Rules) -> Class {
     classify_from(bytes, origin, rules)
 }
 
-/// Says what a frame that we sent to ourselves is: its source may be our own address, even the same endpoint, and
-/// its TCP, UDP and ICMP checksums need not be filled in.
+/// Says what a frame that we sent to ourselves is: its source may be our own address, even the same
+/// endpoint, and its TCP, UDP and ICMP checksums need not be filled in.
 #[must_use]
 pub fn classify_looped(bytes: &[u8], rules: &Rules) -> Class {
     classify_from(
@@ -367,6 +368,7 @@ struct Origin {
     from_loop: bool,
 }
 
+#[inline]
 fn classify_from(bytes: &[u8], origin: Origin, rules: &Rules) -> Class {
     match ethernet(bytes, origin, rules) {
         Ok(class) => class,
@@ -382,6 +384,7 @@ fn classify_from(bytes: &[u8], origin: Origin, rules: &Rules) -> Class {
     }
 }
 
+#[inline]
 fn ethernet(bytes: &[u8], origin: Origin, rules: &Rules) -> Result<Class, DropReason> {
     let (header, offset) = EthernetHeader::parse(bytes).ok_or(DropReason::EthernetTruncated)?;
     let [first, ..] = header.destination;
@@ -420,6 +423,7 @@ struct Link {
     offset: usize,
 }
 
+#[inline]
 fn ipv4(padded: &[u8], link: Link, origin: Origin, rules: &Rules) -> Result<Class, DropReason> {
     let header = Ipv4Header::parse(padded)?;
     let packet = padded
@@ -519,6 +523,7 @@ impl Place {
     }
 }
 
+#[inline]
 fn tcp(segment: &[u8], ip: Place, origin: Origin) -> Result<Class, DropReason> {
     let fixed: &[u8; TCP_HEADER_BYTES] = segment.first_chunk().ok_or(DropReason::TcpTruncated)?;
     let header_bytes = usize::from(fixed[12] >> 4) * 4;

@@ -92,7 +92,8 @@ pub struct EthernetHeader {
 }
 
 impl EthernetHeader {
-    /// Reads a header; the second value is the offset of the payload. None when the bytes are too few.
+    /// Reads a header; the second value is the offset of the payload. None when the bytes are too
+    /// few.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let (destination, rest) = bytes.split_first_chunk::<6>()?;
@@ -183,8 +184,8 @@ pub struct Ipv4Header {
 }
 
 impl Ipv4Header {
-    /// Reads a header whose whole packet lies in `packet` (trailing padding allowed). The checksum is not verified
-    /// here; see [`Ipv4Header::verify`].
+    /// Reads a header whose whole packet lies in `packet` (trailing padding allowed). The checksum
+    /// is not verified here; see [`Ipv4Header::verify`].
     ///
     /// # Errors
     /// The first [`Ipv4Fault`] found.
@@ -262,13 +263,13 @@ impl Ipv4Header {
 pub enum Checksums {
     /// We do, all of them.
     Full,
-    /// The port does: the IPv4 header checksum is 0 and the TCP field holds the pseudo header's sum, as ports
-    /// that insert checksums want it.
+    /// The port does: the IPv4 header checksum is 0 and the TCP field holds the pseudo header's
+    /// sum, as ports that insert checksums want it.
     Port,
 }
 
-/// What is written into a packet that we make; it has no options and DF set, so its identification is free
-/// (RFC 6864 section 4.1).
+/// What is written into a packet that we make; it has no options and DF set, so its identification
+/// is free (RFC 6864 section 4.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ipv4Repr {
     /// Type of service.
@@ -284,7 +285,8 @@ pub struct Ipv4Repr {
 }
 
 impl Ipv4Repr {
-    /// Writes a header for `payload_bytes` at the start of `out`. None when `out` is short or the packet too long.
+    /// Writes a header for `payload_bytes` at the start of `out`. None when `out` is short or the
+    /// packet too long.
     #[must_use = "None means that nothing was written"]
     pub fn emit(&self, payload_bytes: usize, checksums: Checksums, out: &mut [u8]) -> Option<()> {
         let total = u16::try_from(IPV4_HEADER_BYTES.checked_add(payload_bytes)?).ok()?;

@@ -25,8 +25,9 @@ const ERROR_PACKET_BYTES: usize = 576;
 /// Type of service of an error: precedence 6, internetwork control (RFC 1812 section 4.3.2.5).
 const ERROR_TOS: u8 = 0xc0;
 
-/// Bytes of the frame that answers an echo request, or None when the message is none, was broadcast (RFC 1122
-/// section 3.2.2.6), or the answer is longer than `mtu`. `bytes` is the frame that `icmp` was read from.
+/// Bytes of the frame that answers an echo request, or None when the message is none, was broadcast
+/// (RFC 1122 section 3.2.2.6), or the answer is longer than `mtu`. `bytes` is the frame that `icmp`
+/// was read from.
 #[must_use]
 pub fn echo_reply_bytes(
     bytes: &[u8],
@@ -66,8 +67,8 @@ pub fn echo_reply(
     })
 }
 
-/// Bytes of the frame that says that nobody listens on a UDP port, or None when the datagram was broadcast (RFC 1122
-/// section 3.2.2).
+/// Bytes of the frame that says that nobody listens on a UDP port, or None when the datagram was
+/// broadcast (RFC 1122 section 3.2.2).
 #[must_use]
 pub fn port_unreachable_bytes(udp: &UdpFrame, vlan: Option<u16>) -> Option<usize> {
     let headers = IPV4_HEADER_BYTES + ICMP_HEADER_BYTES;
@@ -75,9 +76,9 @@ pub fn port_unreachable_bytes(udp: &UdpFrame, vlan: Option<u16>) -> Option<usize
         .then(|| EthernetHeader::bytes_for(vlan) + headers + quoted(udp.ip.clone()).len())
 }
 
-/// Writes a port unreachable error about `udp`, which was read from `bytes`, and returns its length; None when
-/// [`port_unreachable_bytes`] says None or `out` is shorter than it says. The caller limits the rate (RFC 1812 section
-/// 4.3.2.8). All checksums are filled in.
+/// Writes a port unreachable error about `udp`, which was read from `bytes`, and returns its
+/// length; None when [`port_unreachable_bytes`] says None or `out` is shorter than it says. The
+/// caller limits the rate (RFC 1812 section 4.3.2.8). All checksums are filled in.
 #[must_use = "None means that there is no frame"]
 pub fn port_unreachable(bytes: &[u8], udp: &UdpFrame, link: Link, out: &mut [u8]) -> Option<usize> {
     let out = out.get_mut(..port_unreachable_bytes(udp, link.vlan)?)?;
@@ -163,8 +164,8 @@ impl IcmpErrorKind {
         }
     }
 
-    /// A hard error of RFC 1122 section 4.2.3.9. It ends a connection attempt; an established connection it does not
-    /// touch (RFC 5927 section 5.2).
+    /// A hard error of RFC 1122 section 4.2.3.9. It ends a connection attempt; an established
+    /// connection it does not touch (RFC 5927 section 5.2).
     #[must_use]
     pub const fn is_hard(self) -> bool {
         matches!(self, Self::ProtocolUnreachable | Self::PortUnreachable)
@@ -180,8 +181,9 @@ pub enum Transport {
     Udp,
 }
 
-/// An error about a packet that we sent. The quote is checked as far as it goes; whether such a packet is under way is
-/// for the flow to say: `seq` must lie between SND.UNA and SND.NXT (RFC 5927 section 4.1).
+/// An error about a packet that we sent. The quote is checked as far as it goes; whether such a
+/// packet is under way is for the flow to say: `seq` must lie between SND.UNA and SND.NXT (RFC 5927
+/// section 4.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IcmpError {
     /// What is said.
@@ -194,9 +196,9 @@ pub struct IcmpError {
     pub seq: u32,
 }
 
-/// Reads an error from the message of `icmp`, which was read from `bytes`. None for what is no error, is not about a
-/// TCP or UDP packet from the address that it was sent to, or quotes too little of it. Source quench (RFC 6633)
-/// and redirects are no errors.
+/// Reads an error from the message of `icmp`, which was read from `bytes`. None for what is no
+/// error, is not about a TCP or UDP packet from the address that it was sent to, or quotes too
+/// little of it. Source quench (RFC 6633) and redirects are no errors.
 #[must_use]
 pub fn parse_error(bytes: &[u8], icmp: &IcmpFrame) -> Option<IcmpError> {
     let message = bytes.get(icmp.message.clone())?;
@@ -253,7 +255,8 @@ const PLATEAUS: [u16; 10] = [
 /// Every link takes packets of this many bytes (RFC 791 section 3.2).
 const MIN_MTU: u16 = 68;
 
-/// The MTU that an error states; an old router states 0, and then it is the next plateau below the packet.
+/// The MTU that an error states; an old router states 0, and then it is the next plateau below the
+/// packet.
 fn next_mtu(stated: u16, packet_bytes: usize) -> u16 {
     if stated != 0 {
         return stated.max(MIN_MTU);

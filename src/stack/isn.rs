@@ -7,8 +7,8 @@ use crate::time::Instant;
 /// Keeps what is hashed here apart from other uses of the same secret.
 const DOMAIN: u8 = b'i';
 
-/// ISN = M + F(local address, local port, remote address, remote port, secret) (RFC 6528 section 3); M is a clock
-/// that ticks every 4 microseconds.
+/// ISN = M + F(local address, local port, remote address, remote port, secret) (RFC 6528 section
+/// 3); M is a clock that ticks every 4 microseconds.
 #[must_use]
 #[allow(clippy::cast_possible_truncation)] // both the clock and the hash are taken modulo 2^32
 pub fn isn(now: Instant, key: FlowKey, secret: &[u8; 16]) -> u32 {
@@ -18,12 +18,14 @@ pub fn isn(now: Instant, key: FlowKey, secret: &[u8; 16]) -> u32 {
     clock.wrapping_add(hash as u32)
 }
 
-/// The seed with which a new smoltcp `Interface` gives exactly `isn` to the next connection that it makes.
+/// The seed with which a new smoltcp `Interface` gives exactly `isn` to the next connection that it
+/// makes.
 ///
-/// smoltcp draws an ISN from a 64-bit linear congruential generator, after `Interface::new` has drawn the first
-/// IPv4 identification from it (again while that is 0). So the generator's second state is chosen such that its
-/// output is `isn` and its first output no zero identification, and then run backwards. This rests on smoltcp
-/// 0.14.0 with the features that we build; a test watches it.
+/// smoltcp draws an ISN from a 64-bit linear congruential generator, after `Interface::new` has
+/// drawn the first IPv4 identification from it (again while that is 0). So the generator's second
+/// state is chosen such that its output is `isn` and its first output no zero identification, and
+/// then run backwards. This rests on smoltcp 0.14.0 with the features that we build; a test watches
+/// it.
 #[must_use]
 pub fn seed_for(isn: u32) -> u64 {
     // The output is the state shifted right by 29 less its top three bits; with those zero, by 29.
@@ -53,7 +55,8 @@ const fn identification(state: u64) -> u16 {
     (output ^ (output >> 16)) as u16
 }
 
-/// The inverse of an odd number modulo 2^64, by Newton's iteration: each step doubles the right bits.
+/// The inverse of an odd number modulo 2^64, by Newton's iteration: each step doubles the right
+/// bits.
 const fn inverse(odd: u64) -> u64 {
     let mut inverse = odd;
     let mut step = 0;

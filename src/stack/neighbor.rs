@@ -17,13 +17,15 @@ const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 const REQUESTS: u8 = 3;
 /// How long a failed resolution is remembered, so that nobody asks at once again.
 const NEGATIVE_TTL: Duration = Duration::from_secs(1);
-/// An entry that was not confirmed for this long is asked again, by unicast (RFC 1122 section 2.3.2.1).
+/// An entry that was not confirmed for this long is asked again, by unicast (RFC 1122 section
+/// 2.3.2.1).
 const STALE_AFTER: Duration = Duration::from_secs(60);
 /// An entry that was not used for this long may make place for another.
 const UNUSED_AFTER: Duration = Duration::from_secs(60);
 /// Our address is defended at most this often (RFC 5227 section 2.4, DEFEND_INTERVAL).
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
-/// Announcements at start, and how far apart (RFC 5227 section 1.1, ANNOUNCE_NUM and ANNOUNCE_INTERVAL).
+/// Announcements at start, and how far apart (RFC 5227 section 1.1, ANNOUNCE_NUM and
+/// ANNOUNCE_INTERVAL).
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 /// Entries looked at for one that may go when a stranger's request wants a place.
@@ -84,8 +86,8 @@ impl ArpFrame {
         Some(out.len())
     }
 
-    /// Reads an ARP packet (the frame's payload); None when it is none for Ethernet and IPv4, or names a sender
-    /// that is no station.
+    /// Reads an ARP packet (the frame's payload); None when it is none for Ethernet and IPv4, or
+    /// names a sender that is no station.
     #[must_use]
     pub fn parse(packet: &[u8]) -> Option<Self> {
         let packet: &[u8; ARP_BYTES] = packet.first_chunk()?;
@@ -136,7 +138,8 @@ pub enum Resolution {
 pub struct ArpOutcome {
     /// A frame to send: the answer to a request for one of our addresses.
     pub reply: Option<ArpFrame>,
-    /// An address whose MAC address was learned or changed: what waits for it can go.
+    /// An address whose MAC address is known now, new, changed or confirmed: what waits for it can
+    /// go.
     pub learned: Option<Ipv4Addr>,
     /// One of our addresses that this other station claims; told each time, see also
     /// [`NeighborStats::duplicates`].
@@ -241,9 +244,9 @@ impl NeighborTable {
         self.entries.is_empty()
     }
 
-    /// Makes our addresses known: one probe each, which whoever has the address too answers, then announcements
-    /// at once and after 2 s (RFC 5227 section 2.3). Does not wait for answers to the probe: a duplicate is told when
-    /// it speaks up.
+    /// Makes our addresses known: one probe each, which whoever has the address too answers, then
+    /// announcements at once and after 2 s (RFC 5227 section 2.3). Does not wait for answers to the
+    /// probe: a duplicate is told when it speaks up.
     pub fn announce(&mut self, now: Instant) {
         for address in &self.addresses {
             let start = Announcing {
@@ -255,9 +258,9 @@ impl NeighborTable {
         }
     }
 
-    /// Takes an ARP packet, the payload of a frame. Learns from requests to us, from answers to our requests and
-    /// from whatever a station that is already known says of itself; never from others, so that strangers cannot
-    /// fill the table. Takes time O(log n).
+    /// Takes an ARP packet, the payload of a frame. Learns from requests to us, from answers to our
+    /// requests and from whatever a station that is already known says of itself; never from
+    /// others, so that strangers cannot fill the table. Takes time O(log n).
     pub fn ingress_arp(&mut self, now: Instant, packet: &[u8]) -> ArpOutcome {
         let mut outcome = ArpOutcome::default();
         let Some(arp) = ArpFrame::parse(packet) else {
@@ -295,8 +298,8 @@ impl NeighborTable {
         outcome
     }
 
-    /// Says where frames for `address`, a station on the link, go; begins to ask when that is not known. The request
-    /// leaves with the next [`NeighborTable::poll`], which is due at once.
+    /// Says where frames for `address`, a station on the link, go; begins to ask when that is not
+    /// known. The request leaves with the next [`NeighborTable::poll`], which is due at once.
     pub fn resolve(&mut self, now: Instant, address: Ipv4Addr) -> Resolution {
         let Some(entry) = self.entries.get_mut(&address) else {
             if !self.make_room(now, true) {
@@ -326,9 +329,9 @@ impl NeighborTable {
         }
     }
 
-    /// Notes that `address` is alive at `mac`: it acknowledged something new (RFC 1122 section 2.3.2.1, advice of
-    /// higher layers). Never makes an entry and never changes its MAC address. Takes time O(log n), so that a flow
-    /// should call it once a second and not once a segment.
+    /// Notes that `address` is alive at `mac`: it acknowledged something new (RFC 1122 section
+    /// 2.3.2.1, advice of higher layers). Never makes an entry and never changes its MAC address.
+    /// Takes time O(log n), so that a flow should call it once a second and not once a segment.
     pub fn confirm(&mut self, now: Instant, address: Ipv4Addr, mac: [u8; 6]) {
         let Some(entry) = self.entries.get_mut(&address) else {
             return;
@@ -346,8 +349,8 @@ impl NeighborTable {
         }
     }
 
-    /// Sends what is due: requests, probes, announcements. A false of `emit` says that the port is full; the rest then
-    /// stays due. `failed` learns of each address that did not answer.
+    /// Sends what is due: requests, probes, announcements. A false of `emit` says that the port is
+    /// full; the rest then stays due. `failed` learns of each address that did not answer.
     pub fn poll(
         &mut self,
         now: Instant,
@@ -499,8 +502,8 @@ impl NeighborTable {
         }
     }
 
-    /// Another station claims `address`, which is ours (RFC 5227 section 2.4, (b) with the limit of (c): we keep it and
-    /// defend it, at most once in ten seconds).
+    /// Another station claims `address`, which is ours (RFC 5227 section 2.4, (b) with the limit of
+    /// (c): we keep it and defend it, at most once in ten seconds).
     fn claimed(&mut self, now: Instant, address: Ipv4Addr) {
         self.stats.duplicates += 1;
         let rested = self
@@ -512,8 +515,9 @@ impl NeighborTable {
         }
     }
 
-    /// Makes sure that an entry can be added. An entry that was used within the last minute never goes. For our own
-    /// wish (`wanted`) the whole table is looked through, for a stranger's only a few entries.
+    /// Makes sure that an entry can be added. An entry that was used within the last minute never
+    /// goes. For our own wish (`wanted`) the whole table is looked through, for a stranger's only a
+    /// few entries.
     fn make_room(&mut self, now: Instant, wanted: bool) -> bool {
         if self.entries.len() < self.max {
             return true;
@@ -543,7 +547,8 @@ impl NeighborTable {
         true
     }
 
-    /// The address that asks for `target`: the one most like it, which on a usual link shares its network.
+    /// The address that asks for `target`: the one most like it, which on a usual link shares its
+    /// network.
     fn sender_for(&self, target: Ipv4Addr) -> Ipv4Addr {
         let likeness = |address: &&Ipv4Addr| (address.to_bits() ^ target.to_bits()).leading_zeros();
         self.addresses

@@ -1,7 +1,7 @@
 //! Changes of header fields in a finished IPv4 packet, with incremental checksums (RFC 1624).
 //!
-//! The packets are the stack's own, made by smoltcp, or a received SYN. A change that does not fit the bytes is
-//! refused, never made by half.
+//! The packets are the stack's own, made by smoltcp, or a received SYN. A change that does not fit
+//! the bytes is refused, never made by half.
 
 use super::checksum;
 use super::demux::{HeaderOption, TCP_OPTION_MSS};
@@ -39,15 +39,16 @@ pub fn set_ttl(packet: &mut [u8], ttl: u8, checksums: Checksums) -> Option<()> {
     )
 }
 
-/// Sets the window field of a TCP segment. `packet` begins at its IPv4 header; None when it is no TCP segment.
+/// Sets the window field of a TCP segment. `packet` begins at its IPv4 header; None when it is no
+/// TCP segment.
 #[must_use = "None means that nothing was changed"]
 pub fn set_window(packet: &mut [u8], window: u16, checksums: Checksums) -> Option<()> {
     let segment = tcp_segment(packet)?;
     replace(segment, TCP_WINDOW, window, TCP_CHECKSUM, checksums)
 }
 
-/// Lowers the MSS option to `limit` and returns the value that then stands there; None when the packet is no TCP
-/// segment, its options are malformed, or it has no such option.
+/// Lowers the MSS option to `limit` and returns the value that then stands there; None when the
+/// packet is no TCP segment, its options are malformed, or it has no such option.
 #[must_use]
 pub fn clamp_mss(packet: &mut [u8], limit: u16, checksums: Checksums) -> Option<u16> {
     let segment = tcp_segment(packet)?;
@@ -58,7 +59,8 @@ pub fn clamp_mss(packet: &mut [u8], limit: u16, checksums: Checksums) -> Option<
     }
     if checksums == Checksums::Full {
         let sum = word_at(segment, TCP_CHECKSUM)?;
-        // An option may begin anywhere; the sum pairs octets by their distance from the header's start.
+        // An option may begin anywhere; the sum pairs octets by their distance from the header's
+        // start.
         let updated = if at % 2 == 0 {
             checksum::update(sum, mss, limit)
         } else {
@@ -93,7 +95,8 @@ fn mss_value_at(segment: &[u8]) -> Option<usize> {
     None
 }
 
-/// Replaces the word at the even offset `at`; the checksum at `sum_at` follows unless the port makes it.
+/// Replaces the word at the even offset `at`; the checksum at `sum_at` follows unless the port
+/// makes it.
 fn replace(
     bytes: &mut [u8],
     at: usize,

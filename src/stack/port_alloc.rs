@@ -1,7 +1,7 @@
 //! Ephemeral ports: RFC 6056 section 3.3.4, the double-hash algorithm.
 //!
-//! A peer sees ports that it cannot foretell, and yet each peer sees them count up, so that a port comes back as late
-//! as possible.
+//! A peer sees ports that it cannot foretell, and yet each peer sees them count up, so that a port
+//! comes back as late as possible.
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 
@@ -40,8 +40,8 @@ impl PortAllocator {
         }
     }
 
-    /// A port from `local` to `remote` for which `in_use` says false; None when every port of the range is in use
-    /// (EADDRNOTAVAIL). Asks about each port at most once.
+    /// A port from `local` to `remote` for which `in_use` says false; None when every port of the
+    /// range is in use (EADDRNOTAVAIL). Asks about each port at most once.
     pub fn pick(
         &mut self,
         local: Ipv4Addr,

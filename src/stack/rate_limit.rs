@@ -1,5 +1,5 @@
-//! How often something may be sent that anybody can provoke: ICMP errors (RFC 1812 section 4.3.2.8), challenge ACKs
-//! (RFC 5961 section 7), resets.
+//! How often something may be sent that anybody can provoke: ICMP errors (RFC 1812 section
+//! 4.3.2.8), challenge ACKs (RFC 5961 section 7), resets.
 
 use core::time::Duration;
 

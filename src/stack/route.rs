@@ -23,8 +23,8 @@ pub struct RouteTable {
 }
 
 impl RouteTable {
-    /// Makes the table. A gateway that is on none of our networks cannot be reached, and its route is left out;
-    /// [`RouteTable::unreachable_gateway`] finds it beforehand.
+    /// Makes the table. A gateway that is on none of our networks cannot be reached, and its route
+    /// is left out; [`RouteTable::unreachable_gateway`] finds it beforehand.
     #[must_use]
     pub fn new(addresses: &[Interface4], routes: &[Route4], gateway: Option<Ipv4Addr>) -> Self {
         let mut table = Vec::with_capacity(addresses.len() + routes.len() + 1);
@@ -51,7 +51,8 @@ impl RouteTable {
                 });
             }
         }
-        // Stable, so that of equal prefixes the link goes before a gateway, and what was configured first wins.
+        // Stable, so that of equal prefixes the link goes before a gateway, and what was configured
+        // first wins.
         table.sort_by_key(|route| core::cmp::Reverse(route.prefix_len));
         Self {
             routes: table,
@@ -72,9 +73,9 @@ impl RouteTable {
             .find(|gateway| on_link(addresses, *gateway).is_none())
     }
 
-    /// (Next hop, source address) towards `destination`; None when there is no route (ENETUNREACH) or when a
-    /// packet must not go there: broadcast, multicast, loopback and reserved addresses. Our own address is its
-    /// own next hop and source.
+    /// (Next hop, source address) towards `destination`; None when there is no route (ENETUNREACH)
+    /// or when a packet must not go there: broadcast, multicast, loopback and reserved addresses.
+    /// Our own address is its own next hop and source.
     #[must_use]
     pub fn next_hop(&self, destination: Ipv4Addr) -> Option<(Ipv4Addr, Ipv4Addr)> {
         if self

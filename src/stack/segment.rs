@@ -54,8 +54,8 @@ pub struct ControlSegment {
 }
 
 impl ControlSegment {
-    /// The reset that answers a segment for which there is no connection (RFC 9293 section 3.10.7.1); None when
-    /// the segment is itself a reset.
+    /// The reset that answers a segment for which there is no connection (RFC 9293 section
+    /// 3.10.7.1); None when the segment is itself a reset.
     #[must_use]
     pub fn reset_for(offending: &TcpFrame) -> Option<Self> {
         if offending.flags.contains(TcpFlags::RST) {
@@ -70,15 +70,15 @@ impl ControlSegment {
         Some(reset)
     }
 
-    /// The reset of a synchronised connection: the peer takes it when `seq` is what it expects next (RFC 5961
-    /// section 3.2).
+    /// The reset of a synchronised connection: the peer takes it when `seq` is what it expects next
+    /// (RFC 5961 section 3.2).
     #[must_use]
     pub fn reset(key: FlowKey, snd_nxt: u32, rcv_nxt: u32) -> Self {
         Self::bare(key, snd_nxt, rcv_nxt, TcpFlags::RST.with(TcpFlags::ACK))
     }
 
-    /// An acknowledgment, `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`. The same segment is the challenge ACK of RFC 5961
-    /// sections 3.2, 4.2 and 5.2; the caller limits its rate (section 7).
+    /// An acknowledgment, `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`. The same segment is the challenge
+    /// ACK of RFC 5961 sections 3.2, 4.2 and 5.2; the caller limits its rate (section 7).
     #[must_use]
     pub fn acknowledge(key: FlowKey, snd_nxt: u32, rcv_nxt: u32, window: u16) -> Self {
         Self {
@@ -93,8 +93,8 @@ impl ControlSegment {
         EthernetHeader::bytes_for(vlan) + IPV4_HEADER_BYTES + TCP_HEADER_BYTES
     }
 
-    /// Writes the frame at the start of `out` and returns its length, or None when `out` is shorter than
-    /// [`ControlSegment::frame_bytes`].
+    /// Writes the frame at the start of `out` and returns its length, or None when `out` is shorter
+    /// than [`ControlSegment::frame_bytes`].
     #[must_use = "None means that there is no frame"]
     pub fn emit(&self, link: Link, checksums: Checksums, out: &mut [u8]) -> Option<usize> {
         let out = out.get_mut(..Self::frame_bytes(link.vlan))?;

@@ -9,8 +9,8 @@ use super::segment::ControlSegment;
 use super::siphash::siphash;
 use crate::time::Instant;
 
-/// Segments other than a FIN are answered at most this often per connection, so that two ends in TIME-WAIT do not
-/// answer each other for ever (RFC 5961 section 7 gives the reason).
+/// Segments other than a FIN are answered at most this often per connection, so that two ends in
+/// TIME-WAIT do not answer each other for ever (RFC 5961 section 7 gives the reason).
 const ACK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// No node.
@@ -61,7 +61,8 @@ struct Node {
     younger: u32,
 }
 
-/// The connections in TIME-WAIT; a full table gives up its oldest entry. Every call takes constant time.
+/// The connections in TIME-WAIT; a full table gives up its oldest entry. Every call takes constant
+/// time.
 #[derive(Debug)]
 pub struct TimeWaitTable {
     duration: Duration,
@@ -77,8 +78,8 @@ pub struct TimeWaitTable {
 }
 
 impl TimeWaitTable {
-    /// A table of at most `max` connections (at least one), each kept for `duration` (twice the MSL). The secret keeps
-    /// peers from filling one bucket.
+    /// A table of at most `max` connections (at least one), each kept for `duration` (twice the
+    /// MSL). The secret keeps peers from filling one bucket.
     #[must_use]
     pub fn new(max: usize, duration: Duration, secret: [u8; 16]) -> Self {
         let max = max.clamp(1, NONE as usize - 1);
@@ -161,10 +162,10 @@ impl TimeWaitTable {
 
     /// Says what a segment calls for.
     ///
-    /// RFC 9293 section 3.10.7.4: the peer's FIN again is acknowledged and begins the wait anew, and so is whatever
-    /// else lies outside of what can be expected, without beginning it anew. A reset is ignored (RFC 1337 section 4). A
-    /// SYN beyond everything received replaces the connection (RFC 1122 section 4.2.2.13 (b), RFC 6191 section 2 without
-    /// timestamps).
+    /// RFC 9293 section 3.10.7.4: the peer's FIN again is acknowledged and begins the wait anew,
+    /// and so is whatever else lies outside of what can be expected, without beginning it anew. A
+    /// reset is ignored (RFC 1337 section 4). A SYN beyond everything received replaces the
+    /// connection (RFC 1122 section 4.2.2.13 (b), RFC 6191 section 2 without timestamps).
     pub fn on_segment(&mut self, now: Instant, frame: &TcpFrame) -> Verdict {
         let Some(index) = self.find(frame.key) else {
             return Verdict::Unknown;

@@ -1,8 +1,8 @@
 //! Timers of flows: a hierarchical wheel with slots of 1 ms (Varghese and Lauck, 1987).
 //!
-//! Level `n` has 64 slots of 64^n ms. A timer lies at the level at which its time first differs from the wheel's
-//! position, so that the levels together cover all of time and nothing overflows. When the position enters a
-//! slot of a higher level, its timers move down.
+//! Level `n` has 64 slots of 64^n ms. A timer lies at the level at which its time first differs
+//! from the wheel's position, so that the levels together cover all of time and nothing overflows.
+//! When the position enters a slot of a higher level, its timers move down.
 
 use crate::time::Instant;
 
@@ -35,8 +35,9 @@ impl Node {
     };
 }
 
-/// One timer per index. Arming, moving and cancelling take constant time; a timer never fires early, and at most
-/// 1 ms late plus however late [`TimerWheel::expire`] is called. Memory grows to 32 bytes times the largest index used.
+/// One timer per index. Arming, moving and cancelling take constant time; a timer never fires
+/// early, and at most 1 ms late plus however late [`TimerWheel::expire`] is called. Memory grows to
+/// 32 bytes times the largest index used.
 #[derive(Debug)]
 pub struct TimerWheel {
     nodes: Vec<Node>,
@@ -76,9 +77,9 @@ impl TimerWheel {
         self.armed
     }
 
-    /// Lets the timer of `index` fire at `due`; an earlier setting is forgotten. Moving a timer to a later time only
-    /// notes the time: it is queued anew when its old time comes, so that a timer pushed back with every segment
-    /// costs nothing.
+    /// Lets the timer of `index` fire at `due`; an earlier setting is forgotten. Moving a timer to
+    /// a later time only notes the time: it is queued anew when its old time comes, so that a timer
+    /// pushed back with every segment costs nothing.
     pub fn arm(&mut self, index: u32, due: Instant) {
         if index == NONE {
             return;
@@ -117,9 +118,9 @@ impl TimerWheel {
             .is_some_and(|node| node.list != NONE)
     }
 
-    /// Calls `fire` for each timer that is due at `now`, disarmed before, in order of due time (to the millisecond).
-    /// Touches at most `budget` timers, fired or moved, and returns how many; less than `budget` means that all is
-    /// done.
+    /// Calls `fire` for each timer that is due at `now`, disarmed before, in order of due time (to
+    /// the millisecond). Touches at most `budget` timers, fired or moved, and returns how many;
+    /// less than `budget` means that all is done.
     pub fn expire(&mut self, now: Instant, budget: usize, fire: &mut dyn FnMut(u32)) -> usize {
         let now = now.millis();
         let mut touched = 0;
@@ -146,8 +147,8 @@ impl TimerWheel {
         }
     }
 
-    /// A time not later than the first due time, at which [`TimerWheel::expire`] has something to fire or to move; None
-    /// without timers.
+    /// A time not later than the first due time, at which [`TimerWheel::expire`] has something to
+    /// fire or to move; None without timers.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.first_slot()
@@ -159,9 +160,9 @@ impl TimerWheel {
         let mut first: Option<Slot> = None;
         for (level, occupied) in (0_u32..).zip(self.occupied) {
             let shift = level * SLOT_BITS;
-            // No timer lies in a slot before the position's own: bits are cleared as slots empty, and time within
-            // one turn of a level only grows. The position's own slot is left of a level above 0 only while
-            // `expire` is cut short by its budget.
+            // No timer lies in a slot before the position's own: bits are cleared as slots empty,
+            // and time within one turn of a level only grows. The position's own slot is left of a
+            // level above 0 only while `expire` is cut short by its budget.
             let here = (self.position >> shift) & SLOT_MASK;
             let ahead = occupied & (u64::MAX << here);
             if ahead == 0 {
@@ -236,9 +237,10 @@ impl TimerWheel {
         if let Some(head) = self.heads.get_mut(list as usize) {
             *head = next;
         }
-        if next == NONE
-            && let Some(occupied) = self.occupied.get_mut(usize_of(list / SLOTS_U32))
-        {
+        if next != NONE {
+            return;
+        }
+        if let Some(occupied) = self.occupied.get_mut(usize_of(list / SLOTS_U32)) {
             *occupied &= !(1 << (list % SLOTS_U32));
         }
     }

@@ -474,6 +474,16 @@ fn each_wrong_frame_has_its_reason() {
             Class::Bad(D::LinkBroadcast),
         ),
         (
+            "group broadcast",
+            Made {
+                destination_mac: [1, 0, 0x5e, 0, 0, 1],
+                destination: Ipv4Addr::BROADCAST,
+                ..Made::udp(b"")
+            }
+            .bytes(),
+            Class::Bad(D::LinkBroadcast),
+        ),
+        (
             "protocol",
             Made {
                 protocol: 47,

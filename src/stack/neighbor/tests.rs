@@ -331,3 +331,20 @@ fn damaged_packets_are_counted_and_timers_match_entries() {
     assert!(malformed > 1_000);
     assert_eq!(table.stats().malformed, malformed);
 }
+
+#[test]
+fn who_was_never_wanted_goes_first_and_then_who_was_wanted_longest_ago() {
+    let mut table = table(3);
+    let station = |number: u8| Ipv4Addr::new(10, 77, 0, 10 + number);
+    let ask = |number: u8| arp(false, PEER, station(number), OUR_IP);
+    for number in 0..3 {
+        table.ingress_arp(at(0), &ask(number));
+    }
+    table.resolve(at(2), station(0));
+    table.resolve(at(1), station(1));
+    let gone = |table: &NeighborTable, number| !table.entries.contains_key(&station(number));
+    assert_eq!(table.resolve(at(70_000), station(7)), Resolution::Pending);
+    assert!(gone(&table, 2) && !gone(&table, 1));
+    assert_eq!(table.resolve(at(70_000), station(8)), Resolution::Pending);
+    assert!(gone(&table, 1) && !gone(&table, 0));
+}
