@@ -105,7 +105,7 @@ impl Stack {
         failed
     }
 
-    fn send_arp_frame(&mut self, tx: &mut dyn TxQueue, frame: ArpFrame) {
+    fn send_arp_frame(&self, tx: &mut dyn TxQueue, frame: ArpFrame) {
         let vlan = self.station.vlan;
         match tx.alloc(ArpFrame::frame_bytes(vlan)) {
             Some(buffer) => {

@@ -115,15 +115,19 @@ pub(crate) enum Trim {
 /// Cuts off what lies beyond the advertised window, because memory may be missing there (RFC 9293 section 3.4:
 /// a receiver may trim to the window). The checksum is not kept up: it was verified and smoltcp does not look.
 pub(crate) fn trim(view: &View, bytes: &mut [u8], frame: &mut TcpFrame) -> Trim {
-    let Ok(length) = i32::try_from(frame.payload_len) else {
+    // A payload is below 64 KiB: its length comes from a 16-bit field.
+    let (Ok(length), Ok(signed)) = (
+        u32::try_from(frame.payload_len),
+        i32::try_from(frame.payload_len),
+    ) else {
         return Trim::Outside;
     };
-    let end = frame.seq.wrapping_add(frame.payload_len as u32);
+    let end = frame.seq.wrapping_add(length);
     let beyond = distance(view.edge, end);
     if length == 0 || beyond <= 0 {
         return Trim::Inside;
     }
-    let keep = usize::try_from(length - beyond).unwrap_or(0);
+    let keep = usize::try_from(signed - beyond).unwrap_or(0);
     let verdict = if keep > 0 {
         Trim::Cut
     } else if frame.seq == view.edge {

@@ -13,7 +13,7 @@ use super::listener::Listener;
 use super::patch;
 use super::segment::{self, ControlSegment};
 use super::stack::{Io, Stack};
-use super::tracker::distance;
+use super::tracker::ahead;
 use crate::device::{RxFrame, TxQueue};
 use crate::errno::Errno;
 use crate::time::Instant;
@@ -126,7 +126,7 @@ impl Stack {
         }
         let mut owes_ack = false;
         if view.state == FlowState::SynSent {
-            self.note_syn_ack(bytes, &mut frame, index);
+            self.note_syn_ack(bytes, &frame, index);
         } else {
             refresh_ack(&view, bytes, &mut frame);
             match trim(&view, bytes, &mut frame) {
@@ -185,7 +185,7 @@ impl Stack {
     }
 
     /// Learns the peer's numbers from the segment that answers our SYN, before smoltcp sees it.
-    fn note_syn_ack(&mut self, bytes: &mut [u8], frame: &mut TcpFrame, index: u32) {
+    fn note_syn_ack(&mut self, bytes: &mut [u8], frame: &TcpFrame, index: u32) {
         let Some((hot, cold)) = self.table.parts(index) else {
             return;
         };
@@ -396,7 +396,7 @@ impl Stack {
             return;
         };
         let next = rcv_nxt(hot, cold);
-        let open = distance(next, edge).max(0).cast_unsigned() >> cold.meter.shift;
+        let open = ahead(next, edge) >> cold.meter.shift;
         let window = u16::try_from(open).unwrap_or(u16::MAX);
         cold.meter.window = window;
         cold.meter.advertise(

@@ -215,7 +215,7 @@ impl<'a, 'b> Device for Wire<'a, 'b> {
     }
 
     fn transmit(&mut self, _: smoltcp::time::Instant) -> Option<Sending<'_, 'a, 'b>> {
-        self.outlet.has_room(self.looped).then(|| Sending(self))
+        self.outlet.has_room(self.looped).then_some(Sending(self))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

@@ -13,7 +13,7 @@ use super::neighbor::Resolution;
 use super::segment::ControlSegment;
 use super::stack::{Close, Io, Stack};
 use super::time_wait::{TimeWait, Verdict};
-use super::tracker::distance;
+use super::tracker::ahead;
 use super::watchdog::Watchdog;
 use crate::device::TxQueue;
 use crate::errno::Errno;
@@ -130,9 +130,9 @@ impl Stack {
         // The interface of this one call decides the sequence number (RFC 6528).
         let mut number = isn(io.now, frame.key, &self.config.secret);
         if let Some(old) = old
-            && distance(old, number) < OLD_GAP
+            && ahead(old, number) < OLD_GAP
         {
-            number = old.wrapping_add(OLD_GAP.cast_unsigned());
+            number = old.wrapping_add(OLD_GAP);
         }
         let mut once = interface(self.config.mtu, seed_for(number), io.now);
         let Some(packet) = bytes.get(frame.ip.clone()) else {
@@ -504,4 +504,4 @@ const RX_BYTES_MAX: usize = 1 << 30;
 const PAGE_BYTES: usize = 4096;
 /// How far a new connection begins beyond an old one in TIME-WAIT: more than any window without scaling (RFC 6191
 /// section 2 only asks for beyond; Linux takes the same distance).
-const OLD_GAP: i32 = 65_537;
+const OLD_GAP: u32 = 65_537;

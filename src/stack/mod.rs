@@ -32,6 +32,7 @@ pub mod route;
 mod seeded;
 pub mod segment;
 pub mod siphash;
+#[allow(clippy::module_inception)] // it holds the type of that name
 mod stack;
 #[cfg(test)]
 mod tests;

@@ -90,7 +90,7 @@ impl Meter {
         }
         let backed = u32::try_from(self.backed).unwrap_or(u32::MAX);
         let limit = track.irs.wrapping_add(1).wrapping_add(backed);
-        let room = distance(ack, limit).max(0).cast_unsigned() >> self.shift;
+        let room = ahead(ack, limit) >> self.shift;
         wanted.min(u16::try_from(room).unwrap_or(u16::MAX))
     }
 
@@ -212,8 +212,14 @@ impl Meter {
 }
 
 /// How far `to` lies after `from` in sequence space; negative = before (RFC 9293 section 3.4).
+#[allow(clippy::cast_possible_wrap)] // the wrap is the point
 pub(crate) const fn distance(from: u32, to: u32) -> i32 {
-    to.wrapping_sub(from).cast_signed()
+    to.wrapping_sub(from) as i32
+}
+
+/// How far `to` lies after `from`; 0 when it lies before.
+pub(crate) fn ahead(from: u32, to: u32) -> u32 {
+    u32::try_from(distance(from, to)).unwrap_or(0)
 }
 
 fn read(packet: &[u8]) -> Option<Sent> {

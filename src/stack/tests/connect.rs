@@ -316,7 +316,7 @@ fn the_table_has_a_limit() {
     script.host.listen(80, 8);
     script.open(PEER_PORT);
     script.open(PEER_PORT + 1);
-    script.tell(&Segment::syn().from_port(PEER_PORT + 2));
+    script.tell(&Segment::syn().at_port(PEER_PORT + 2));
     assert_eq!(script.count("syn_dropped_flow_table_full"), 1);
     let host = &mut script.host;
     let refused = host

@@ -94,7 +94,7 @@ fn fin_wait_2_is_left_by_an_orphan_only() {
     script.host.stack.close(script.now, left, Close::Graceful);
     script.wait(Duration::from_millis(1));
     script.tell(&Segment::new(ACK, NEXT, kept_iss + 2));
-    script.tell(&Segment::new(ACK, NEXT, left_iss + 2).from_port(PEER_PORT + 1));
+    script.tell(&Segment::new(ACK, NEXT, left_iss + 2).at_port(PEER_PORT + 1));
     assert_eq!(script.host.facts(kept).state, FlowState::FinWait2);
     assert!(script.host.facts(kept).tx_finished);
     script.wait(Duration::from_secs(59));

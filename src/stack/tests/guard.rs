@@ -13,7 +13,7 @@ const NEXT: u32 = PEER_ISS + 1;
 fn the_initial_sequence_number_is_that_of_rfc_6528() {
     let mut script = Script::listening(FlowOptions::default());
     for port in [PEER_PORT, PEER_PORT + 1] {
-        let answer = script.ask(&Segment::syn().from_port(port));
+        let answer = script.ask(&Segment::syn().at_port(port));
         assert_eq!(answer.tcp.seq, isn(script.now, script.key(port), &[1; 16]));
     }
 }
@@ -125,7 +125,7 @@ fn a_reset_after_the_peers_fin_is_a_broken_pipe() {
 fn a_reset_drops_a_half_open_flow() {
     let mut script = Script::listening(FlowOptions::default());
     script.ask(&Segment::syn());
-    script.tell(&Segment::new(RST, NEXT + 1, 0).from_port(PEER_PORT + 1));
+    script.tell(&Segment::new(RST, NEXT + 1, 0).at_port(PEER_PORT + 1));
     // In the window, but not exact.
     assert!(script.ask(&Segment::new(RST, NEXT + 1, 0)).is(ACK));
     assert_eq!(script.host.stack.live_flows(), 1);
@@ -143,24 +143,24 @@ fn a_full_accept_queue_drops_syns_and_the_last_ack() {
     let answers: Vec<u32> = (0..3)
         .map(|port| {
             script
-                .ask(&Segment::syn().from_port(PEER_PORT + port))
+                .ask(&Segment::syn().at_port(PEER_PORT + port))
                 .tcp
                 .seq
         })
         .collect();
     // Too many handshakes at once.
-    script.tell(&Segment::syn().from_port(PEER_PORT + 9));
+    script.tell(&Segment::syn().at_port(PEER_PORT + 9));
     assert_eq!(script.count("syn_dropped_backlog_full"), 1);
     script.host.stack.set_backlog(listener, 1);
     let ack = |port: u16| {
-        Segment::new(ACK, NEXT, answers[usize::from(port)] + 1).from_port(PEER_PORT + port)
+        Segment::new(ACK, NEXT, answers[usize::from(port)] + 1).at_port(PEER_PORT + port)
     };
     script.tell(&ack(0));
     script.tell(&ack(1));
     // Linux queues one more than the backlog; the third waits outside.
     script.tell(&ack(2));
     assert_eq!(script.count("ack_dropped_accept_queue_full"), 1);
-    script.tell(&Segment::syn().from_port(PEER_PORT + 9));
+    script.tell(&Segment::syn().at_port(PEER_PORT + 9));
     assert_eq!(script.count("syn_dropped_accept_queue_full"), 1);
     assert_eq!(script.host.accept().len(), 2);
     script.tell(&ack(2));
@@ -173,7 +173,7 @@ fn unlisten_resets_half_open_and_waiting_flows() {
     let mut script = Script::new();
     let listener = script.host.listen(80, 3);
     let first = script.ask(&Segment::syn());
-    script.ask(&Segment::syn().from_port(PEER_PORT + 1));
+    script.ask(&Segment::syn().at_port(PEER_PORT + 1));
     script.tell(&Segment::new(ACK, NEXT, first.tcp.seq + 1));
     script.host.changes.clear();
     let host = &mut script.host;
@@ -356,7 +356,7 @@ fn a_panic_drops_one_flow_and_the_stack_lives() {
     assert_eq!(script.count("flows_dropped_panic"), 1);
     script.ask(
         &Segment::new(ACK | PSH, NEXT, other_iss + 1)
-            .from_port(PEER_PORT + 1)
+            .at_port(PEER_PORT + 1)
             .carrying(b"fine"),
     );
     assert_eq!(script.host.read(script.now, second, 0), b"fine");

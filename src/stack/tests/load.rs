@@ -296,7 +296,7 @@ fn random_segments_and_calls_keep_every_promise() {
         let mut bytes = Segment {
             window: random.word(),
             ..Segment::new(flags, seq, ack)
-                .from_port(port)
+                .at_port(port)
                 .carrying(&payload)
         }
         .bytes(1, None);
@@ -331,7 +331,7 @@ fn random_segments_and_calls_keep_every_promise() {
                 _ => {}
             }
         }
-        script.now = script.now + Duration::from_micros(random.double() as u64 % 20_000);
+        script.now = script.now + Duration::from_micros(u64::from(random.double() % 20_000));
         if random.below(500) == 0 {
             script.wait(Duration::from_millis(random.below(3000) as u64));
             book.drain(&mut script.host);
@@ -438,11 +438,11 @@ fn figures() {
             }
             let answer = script.ask(&Segment {
                 to,
-                ..Segment::syn().from_port(port)
+                ..Segment::syn().at_port(port)
             });
             script.tell(&Segment {
                 to,
-                ..Segment::new(ACK, NEXT, answer.tcp.seq + 1).from_port(port)
+                ..Segment::new(ACK, NEXT, answer.tcp.seq + 1).at_port(port)
             });
             flows.push((script.host.accept()[0], to, port, answer.tcp.seq));
         }
@@ -460,7 +460,7 @@ fn figures() {
                     let (_, to, port, iss) = flows[*index];
                     let done = at[*index];
                     let segment =
-                        Segment::new(ACK | PSH, NEXT + done, iss + 1 + done).from_port(port);
+                        Segment::new(ACK | PSH, NEXT + done, iss + 1 + done).at_port(port);
                     Segment {
                         to,
                         ..segment.carrying(&[1; 64])

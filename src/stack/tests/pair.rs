@@ -155,6 +155,9 @@ pub(crate) struct Faults {
     pub(crate) reorder: usize,
 }
 
+/// A frame on the wire: when it arrives, its number, the host it goes to, its bytes.
+type UnderWay = (Instant, u64, u8, Vec<u8>);
+
 /// Two hosts: `a` is host 1 and mostly serves, `b` is host 2.
 #[derive(Debug)]
 pub(crate) struct Pair {
@@ -166,7 +169,7 @@ pub(crate) struct Pair {
     /// Nothing arrives at all.
     pub(crate) cut: bool,
     random: Seeded,
-    under_way: BinaryHeap<Reverse<(Instant, u64, u8, Vec<u8>)>>,
+    under_way: BinaryHeap<Reverse<UnderWay>>,
     number: u64,
 }
 

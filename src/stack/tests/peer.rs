@@ -65,7 +65,7 @@ impl Segment {
         }
     }
 
-    pub(crate) fn from_port(self, port: u16) -> Self {
+    pub(crate) fn at_port(self, port: u16) -> Self {
         Self { port, ..self }
     }
 
@@ -213,10 +213,10 @@ impl Script {
 
     /// Completes a handshake from `port` and returns the flow and our ISS.
     pub(crate) fn open(&mut self, port: u16) -> (FlowId, u32) {
-        let answer = self.ask(&Segment::syn().from_port(port));
+        let answer = self.ask(&Segment::syn().at_port(port));
         assert!(answer.is(SYN | ACK));
         assert_eq!(answer.tcp.ack, PEER_ISS + 1);
-        self.tell(&Segment::new(ACK, PEER_ISS + 1, answer.tcp.seq + 1).from_port(port));
+        self.tell(&Segment::new(ACK, PEER_ISS + 1, answer.tcp.seq + 1).at_port(port));
         let accepted = self.host.accept();
         assert_eq!(accepted.len(), 1);
         (accepted[0], answer.tcp.seq)
