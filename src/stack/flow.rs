@@ -15,6 +15,7 @@ use smoltcp::socket::tcp;
 use smoltcp::wire::{IpAddress, IpEndpoint, IpListenEndpoint};
 
 use super::api::{FlowOptions, FlowState};
+use super::buffers::SendMemory;
 use super::interface::{Wire, to_engine_time};
 use crate::time::Instant;
 
@@ -69,12 +70,12 @@ impl Engine {
 
     /// Makes a socket that waits for the SYN of a passive flow.
     pub(crate) fn listen(
-        ring: &'static mut [u8],
-        tx_bytes: usize,
+        receive: &'static mut [u8],
+        send: SendMemory,
         local: SocketAddrV4,
         options: &FlowOptions,
     ) -> Option<Self> {
-        let mut socket = new_socket(ring, tx_bytes, options);
+        let mut socket = new_socket(receive, send, options);
         socket
             .listen(IpListenEndpoint {
                 addr: Some(IpAddress::Ipv4(*local.ip())),
@@ -86,14 +87,14 @@ impl Engine {
 
     /// Makes a socket in SYN-SENT; the sequence number comes from `interface`.
     pub(crate) fn connect(
-        ring: &'static mut [u8],
-        tx_bytes: usize,
+        receive: &'static mut [u8],
+        send: SendMemory,
         local: SocketAddrV4,
         remote: SocketAddrV4,
         options: &FlowOptions,
         interface: &mut Interface,
     ) -> Option<Self> {
-        let mut socket = new_socket(ring, tx_bytes, options);
+        let mut socket = new_socket(receive, send, options);
         let remote = IpEndpoint::new(IpAddress::Ipv4(*remote.ip()), remote.port());
         let local = IpEndpoint::new(IpAddress::Ipv4(*local.ip()), local.port());
         socket.connect(interface.context(), remote, local).ok()?;
@@ -253,12 +254,15 @@ impl Engine {
 }
 
 fn new_socket(
-    ring: &'static mut [u8],
-    tx_bytes: usize,
+    receive: &'static mut [u8],
+    send: SendMemory,
     options: &FlowOptions,
 ) -> tcp::Socket<'static> {
-    let receive = tcp::SocketBuffer::new(ring);
-    let send = tcp::SocketBuffer::new(vec![0; tx_bytes]);
+    let receive = tcp::SocketBuffer::new(receive);
+    let send = match send {
+        SendMemory::Lent(bytes) => tcp::SocketBuffer::new(bytes),
+        SendMemory::Heap(bytes) => tcp::SocketBuffer::new(bytes),
+    };
     let mut socket = tcp::Socket::new(receive, send);
     // One egress a flow and burst joins ACKs; a delay would count a merged frame as one segment.
     socket.set_ack_delay(None);

@@ -6,7 +6,8 @@ use core::net::Ipv4Addr;
 #[cfg(test)]
 use core::net::SocketAddrV4;
 
-use super::api::{FlowOptions, FlowState, Owner};
+use super::api::{FlowOptions, FlowState};
+use super::buffers::Held;
 use super::changes::ChangeMark;
 use super::demux::FlowKey;
 use super::flow::Engine;
@@ -94,14 +95,12 @@ impl Flags {
 pub(crate) struct Cold {
     /// The lcore's number.
     pub(crate) token: u32,
-    /// Whose it is.
-    pub(crate) owner: Owner,
+    /// Its memory, and whose it is.
+    pub(crate) held: Held,
     /// The listener it came through.
     pub(crate) listener: Option<ListenerId>,
     /// Options.
     pub(crate) options: FlowOptions,
-    /// Number of the receive ring.
-    pub(crate) ring: u32,
     /// Stream offset that the program has read up to.
     pub(crate) consumed: u64,
     /// Bytes received in order.
@@ -138,10 +137,9 @@ impl Cold {
     fn vacant() -> Self {
         Self {
             token: 0,
-            owner: Owner(0),
+            held: Held::default(),
             listener: None,
             options: FlowOptions::default(),
-            ring: 0,
             consumed: 0,
             rx_total: 0,
             tx_total: 0,

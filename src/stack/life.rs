@@ -2,7 +2,8 @@
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 
-use super::api::{Change, ConnectRequest, FlowMemory, FlowOptions, FlowState, Owner, RxRing};
+use super::api::{Change, ConnectRequest, FlowMemory, FlowState};
+use super::buffers::Buffers;
 use super::demux::{FlowKey, TcpFlags, TcpFrame};
 use super::flow::Engine;
 use super::flow_table::{Flags, Phase};
@@ -77,19 +78,19 @@ impl Stack {
         if self.table.is_full() {
             return self.counters.syn_dropped_flow_table_full.raise();
         }
-        let Some(ring) = take_ring(io.memory, owner, &options) else {
+        let taken = Buffers::take(io.memory, owner, &options, self.config.tx_buffer_bytes);
+        let Some(Buffers {
+            receive,
+            send,
+            held,
+        }) = taken
+        else {
             return self.counters.syn_dropped_no_memory.raise();
         };
-        let (backed, capacity, ring_id) = (ring.backed, ring.bytes.len(), ring.id);
-        let made = Engine::listen(
-            ring.bytes,
-            self.config.tx_buffer_bytes,
-            frame.key.local,
-            &options,
-        )
-        .and_then(|engine| self.table.insert(frame.key, engine, Phase::HalfOpen));
+        let made = Engine::listen(receive, send, frame.key.local, &options)
+            .and_then(|engine| self.table.insert(frame.key, engine, Phase::HalfOpen));
         let Some(index) = made else {
-            io.memory.give_back(owner, empty_ring(ring_id, backed));
+            held.give_back(io.memory, held.backed);
             return self.counters.syn_dropped_flow_table_full.raise();
         };
         let looped = self.is_looped(frame.key.remote);
@@ -107,15 +108,14 @@ impl Stack {
             if looped {
                 hot.flags.set(Flags::LOOPED);
             }
-            cold.owner = owner;
             cold.listener = Some(id);
             cold.options = options;
-            cold.ring = ring_id;
+            cold.held = held;
             cold.next_hop = next_hop;
             cold.watchdog = Watchdog::new(io.now);
-            cold.meter.reset(backed, capacity);
+            cold.meter.reset(held.backed, held.capacity);
             cold.meter.shift = if frame.window_scale.is_some() {
-                shift_of(capacity)
+                shift_of(held.capacity)
             } else {
                 0
             };
@@ -194,16 +194,25 @@ impl Stack {
         if port == 0 || key.local == key.remote || !self.is_free(key) {
             return Err(Errno::ADDRNOTAVAIL);
         }
-        let ring = take_ring(io.memory, request.owner, &request.options).ok_or(Errno::NOBUFS)?;
-        let (backed, capacity, ring_id) = (ring.backed, ring.bytes.len(), ring.id);
+        let taken = Buffers::take(
+            io.memory,
+            request.owner,
+            &request.options,
+            self.config.tx_buffer_bytes,
+        );
+        let Buffers {
+            receive,
+            send,
+            held,
+        } = taken.ok_or(Errno::NOBUFS)?;
         let mut once = interface(
             self.config.mtu,
             seed_for(isn(now, key, &self.config.secret)),
             now,
         );
         let made = Engine::connect(
-            ring.bytes,
-            self.config.tx_buffer_bytes,
+            receive,
+            send,
             key.local,
             key.remote,
             &request.options,
@@ -211,8 +220,7 @@ impl Stack {
         )
         .and_then(|engine| self.table.insert(key, engine, Phase::Owned));
         let Some(index) = made else {
-            io.memory
-                .give_back(request.owner, empty_ring(ring_id, backed));
+            held.give_back(io.memory, held.backed);
             return Err(Errno::NOBUFS);
         };
         let flow = self.table.id(index);
@@ -224,14 +232,13 @@ impl Stack {
                 hot.flags.set(Flags::LOOPED);
             }
             cold.token = request.token;
-            cold.owner = request.owner;
             cold.options = request.options;
-            cold.ring = ring_id;
+            cold.held = held;
             cold.next_hop = next_hop;
             cold.state = FlowState::SynSent;
             cold.mark = super::changes::ChangeMark::KNOWN;
             cold.watchdog = Watchdog::new(now);
-            cold.meter.reset(backed, capacity);
+            cold.meter.reset(held.backed, held.capacity);
             cold.meter.mss = mss;
             cold.meter.tos = request.options.tos;
             cold.meter.max_segment = request.options.max_segment;
@@ -431,7 +438,7 @@ impl Stack {
             (Phase::Queued, Some(listener)) => listener.leave_queue(),
             _ => {}
         }
-        let (owner, ring, backed) = (cold.owner, cold.ring, cold.meter.backed);
+        let (held, backed) = (cold.held, cold.meter.backed);
         self.changes.gone(
             &mut cold.mark,
             Change::Gone {
@@ -442,7 +449,7 @@ impl Stack {
         self.wheel.cancel(index);
         // The socket is dropped here, and with it the last use of the ring's memory.
         self.table.remove(index);
-        io.memory.give_back(owner, empty_ring(ring, backed));
+        held.give_back(io.memory, backed);
         self.counters.flows_freed.raise();
     }
 
@@ -454,7 +461,7 @@ impl Stack {
         let meter = &mut cold.meter;
         while meter.is_clamped() && cold.rx_total > meter.backed as u64 / 2 {
             let wanted = (meter.backed * 2).min(meter.capacity);
-            if !io.memory.back(cold.owner, cold.ring, wanted) {
+            if !io.memory.back(cold.held.owner, cold.held.ring, wanted) {
                 self.counters.ring_growth_refused.raise();
                 hot.flags.set(Flags::STARVED);
                 return;
@@ -466,42 +473,6 @@ impl Stack {
     }
 }
 
-/// Takes a ring that smoltcp can work with.
-fn take_ring(memory: &mut dyn FlowMemory, owner: Owner, options: &FlowOptions) -> Option<RxRing> {
-    let wanted = if options.rx_bytes == 0 {
-        RX_BYTES_DEFAULT
-    } else {
-        options.rx_bytes as usize
-    };
-    let wanted = wanted.clamp(PAGE_BYTES, RX_BYTES_MAX).next_power_of_two();
-    let mut ring = memory.take(owner, wanted)?;
-    let capacity = ring.bytes.len();
-    ring.backed = ring.backed.min(capacity);
-    let first = PAGE_BYTES.min(capacity);
-    if ring.backed < first && memory.back(owner, ring.id, first) {
-        ring.backed = first;
-    }
-    if ring.backed == 0 || capacity > RX_BYTES_MAX {
-        memory.give_back(owner, ring);
-        return None;
-    }
-    Some(ring)
-}
-
-/// A ring on its way back: the slice died with the socket, the number says which it is.
-fn empty_ring(id: u32, backed: usize) -> RxRing {
-    RxRing {
-        bytes: &mut [],
-        backed,
-        id,
-    }
-}
-
-/// Design D1: at least this much, whatever K-NET's defaults say.
-const RX_BYTES_DEFAULT: usize = 256 << 10;
-/// smoltcp's limit, and that of the window scale (RFC 7323 section 2.3).
-const RX_BYTES_MAX: usize = 1 << 30;
-const PAGE_BYTES: usize = 4096;
 /// How far a new connection begins beyond an old one in TIME-WAIT: more than any window without scaling (RFC 6191
 /// section 2 only asks for beyond; Linux takes the same distance).
 const OLD_GAP: u32 = 65_537;

@@ -5,6 +5,7 @@
 //! Invariant: every call is bounded, nothing blocks, time and randomness are arguments.
 
 mod api;
+mod buffers;
 mod changes;
 pub mod checksum;
 mod control;

@@ -336,3 +336,9 @@ const RESETS_PER_SECOND: u32 = 1000;
 const CHALLENGES_PER_SECOND: u32 = 1000;
 /// ICMP errors that we send (RFC 1812 4.3.2.8).
 const UNREACHABLES_PER_SECOND: u32 = 100;
+
+// A stack is made by one thread and driven by another.
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<Stack>();
+};

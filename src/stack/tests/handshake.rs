@@ -56,6 +56,21 @@ fn bytes_go_both_ways_and_both_ends_close() {
 }
 
 #[test]
+fn lent_send_buffers_are_used_and_come_back() {
+    let mut pair = Pair::new();
+    (pair.a.memory.lends, pair.b.memory.lends) = (true, true);
+    pair.a.listen(80, 8);
+    let (a, b) = pair.join();
+    assert_eq!((pair.a.memory.lent.len(), pair.b.memory.lent.len()), (1, 1));
+    pair.a.stack.send(pair.now, a, b"lent");
+    pair.run(SHORT);
+    assert_eq!(pair.b.read(pair.now, b, 0), b"lent");
+    pair.close(a, b);
+    pair.run(SHORT);
+    assert!(pair.a.memory.lent.is_empty() && pair.b.memory.lent.is_empty());
+}
+
+#[test]
 fn a_closed_port_refuses() {
     let mut pair = Pair::new();
     let b = pair.b.connect(pair.now, SocketAddrV4::new(address(1), 81));

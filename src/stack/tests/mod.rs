@@ -12,11 +12,11 @@ mod window;
 
 use core::net::Ipv4Addr;
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use super::{FlowMemory, Interface4, Owner, RxRing, StackConfig};
+use super::{FlowMemory, Interface4, Owner, RxRing, SendBuffer, StackConfig};
 use crate::device::{TxMeta, TxQueue};
 use crate::time::Instant;
 
@@ -80,6 +80,9 @@ pub(crate) struct Memory {
     pub(crate) rings_left: usize,
     /// Whether `back` gives memory.
     pub(crate) gives: bool,
+    /// Whether send buffers are lent, and which are out.
+    pub(crate) lends: bool,
+    pub(crate) lent: BTreeSet<u32>,
     next: u32,
 }
 
@@ -92,6 +95,8 @@ impl Memory {
             returned: Vec::new(),
             rings_left: usize::MAX,
             gives: true,
+            lends: false,
+            lent: BTreeSet::new(),
             next: 0,
         }
     }
@@ -151,6 +156,26 @@ impl FlowMemory for Memory {
             ring.backed = bytes;
         }
         self.gives
+    }
+
+    fn take_send(&mut self, _: Owner, bytes: usize) -> Option<SendBuffer> {
+        if !self.lends {
+            return None;
+        }
+        let id = self.next;
+        self.next += 1;
+        self.lent.insert(id);
+        Some(SendBuffer {
+            bytes: vec![0; bytes].leak(),
+            id,
+        })
+    }
+
+    fn give_back_send(&mut self, _: Owner, id: u32) {
+        assert!(
+            self.lent.remove(&id),
+            "send buffer {id} was given back twice"
+        );
     }
 
     fn give_back(&mut self, _: Owner, ring: RxRing) {

@@ -134,7 +134,7 @@ impl Host {
     }
 
     pub(crate) fn ring(&self, flow: FlowId) -> u32 {
-        self.stack.table.look(flow.index).unwrap().1.ring
+        self.stack.table.look(flow.index).unwrap().1.held.ring
     }
 
     /// Reads everything that came in since stream offset `from`, as the program does, and says so.
