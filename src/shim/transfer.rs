@@ -433,8 +433,8 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
     match accelerated(fd) {
         // SAFETY: as the caller promises.
         Some(socket) => cvt::count(unsafe { receive_message(socket, message, flags) }),
-        // SAFETY: the caller's arguments, unchanged.
         None => {
+            // SAFETY: the caller's arguments, unchanged.
             let received = unsafe { real::recvmsg(fd, message, flags) };
             if received >= 0 {
                 // SAFETY: the call succeeded, so the message is there.
