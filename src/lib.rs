@@ -29,15 +29,18 @@ pub mod fd;
 pub mod ffi;
 pub mod host;
 pub mod id;
+pub mod iomux;
 pub mod lcore;
 pub mod preflight;
 pub mod readiness;
 pub mod rendezvous;
 pub mod runtime;
+pub mod socket;
 pub mod stack;
 pub mod telemetry;
 pub mod thread;
 pub mod time;
+pub mod waiter;
 
 /// The version of this build: the package's, and the commit when it was built from a checkout.
 pub const BUILD_VERSION: &str = env!("KNET_BUILD_VERSION");

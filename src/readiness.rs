@@ -13,7 +13,7 @@
 //! | remove the slot, `sleeping = 0` | |
 
 use crate::channel::byte_ring;
-use crate::channel::cell::{ObjectCell, flag, kind, shut};
+use crate::channel::cell::{ObjectCell, SlotCell, flag, kind, shut};
 use crate::channel::map::Control;
 use crate::channel::sync::{Ordering, fence};
 
@@ -164,6 +164,41 @@ pub fn ring_doorbell(control: &Control, index: u32) -> bool {
 pub fn kick_epoll(control: &Control, epoll: u32) -> bool {
     control.header().kicks.epolls.add(epoll);
     lcore_must_be_woken(control)
+}
+
+/// Program side: asks the host to write the eventfd of `slot`, which sleeps in another process and whose `sleeping` the
+/// caller has taken; says whether the lcore must be woken.
+#[must_use]
+pub fn kick_slot(control: &Control, slot: u32) -> bool {
+    control.header().kicks.slots.add(slot);
+    lcore_must_be_woken(control)
+}
+
+/// Program side: the sleeper's first half. `watch` puts the slot into the masks of what it waits for. The
+/// caller then looks at the state again and sleeps only when it is still not ready.
+pub fn begin_sleep(cell: &SlotCell, watch: impl FnOnce()) {
+    cell.sleeping.store(1, Ordering::SeqCst);
+    watch();
+    // Pairs with the fence of `alert`: it sees our bit, or we see the state.
+    fence(Ordering::SeqCst);
+}
+
+/// Program side: awake again. Says whether somebody has taken the flag: the eventfd is or will be readable.
+pub fn end_sleep(cell: &SlotCell) -> bool {
+    cell.sleeping.swap(0, Ordering::SeqCst) == 0
+}
+
+/// Host side: the lcore's first half of a sleep. It then looks at doorbells and kicks again and sleeps only when there are
+/// none.
+pub fn begin_lcore_sleep(control: &Control) {
+    control.header().lcore.sleeping.store(1, Ordering::SeqCst);
+    // Pairs with the fence of `ring_doorbell` and its kin.
+    fence(Ordering::SeqCst);
+}
+
+/// Host side: the lcore is awake again.
+pub fn end_lcore_sleep(control: &Control) {
+    control.header().lcore.sleeping.store(0, Ordering::SeqCst);
 }
 
 fn lcore_must_be_woken(control: &Control) -> bool {

@@ -13,6 +13,8 @@ use crate::readiness;
 
 /// Hosts that a process can have been attached to, one after the other.
 pub const LINKS: usize = 8;
+/// Link numbers are below this: tests make many links in one process.
+pub const NUMBERS: usize = LINKS + if cfg!(test) { 120 } else { 0 };
 
 static TABLE: [OnceLock<Link>; LINKS] = [const { OnceLock::new() }; LINKS];
 /// Number of the present link + 1; 0 = none.
@@ -82,6 +84,22 @@ pub fn install(parts: Parts) -> Result<&'static Link> {
 }
 
 impl Link {
+    /// A link of a test, with a number of its own.
+    #[cfg(test)]
+    pub(crate) fn for_test(parts: Parts) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let after = u32::try_from(LINKS).unwrap();
+        Self {
+            control: parts.control,
+            receive: parts.receive,
+            process: AtomicU32::new(parts.process),
+            control_socket: AtomicI32::new(parts.control_socket),
+            host_eventfd: parts.host_eventfd,
+            dead: AtomicBool::new(false),
+            number: after + NEXT.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
     /// Index of this process's cell.
     #[must_use]
     pub fn process(&self) -> u32 {

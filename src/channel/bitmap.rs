@@ -79,23 +79,33 @@ impl<'a> Bitmap<'a> {
 
     /// Takes set bits out and visits them until `visit` says false (the bit it refused is set again).
     ///
-    /// Begins at `from` and goes round once. The one taker of the doorbells is the lcore; a ready map
-    /// has several, each bit goes to one of them.
+    /// Begins at `from` and goes round once: a bit that `visit` sets again is not met twice. The one taker of the
+    /// doorbells is the lcore; a ready map has several, each bit goes to one of them.
     pub fn take(&self, from: u32, mut visit: impl FnMut(u32) -> bool) {
         let words = self.summary.len();
         if words == 0 {
             return;
         }
-        let start = (from as usize / 4_096) % words;
+        let from = from % self.len().max(1);
+        // The leaf at `from` is visited in two parts: what is behind `from` first, what is before it last.
+        let split = Split {
+            leaf: from as usize / 64,
+            before: (1 << (from % 64)) - 1,
+        };
+        if !self.take_leaf(split.leaf, !split.before, &mut visit) {
+            return;
+        }
+        let next = split.leaf + 1;
+        let start = (next / 64) % words;
         for step in 0..=words {
             let at = (start + step) % words;
-            // The first word is visited twice: its part behind `from`, and last the part before.
+            // The first word is visited twice as well.
             let (low, high) = match step {
-                0 => (from as usize / 64 % 64, 64),
-                _ if step == words => (0, from as usize / 64 % 64),
+                0 => (next % 64, 64),
+                _ if step == words => (0, next % 64),
                 _ => (0, 64),
             };
-            if !self.take_word(at, low, high, &mut visit) {
+            if !self.take_word(at, span(low, high), &split, &mut visit) {
                 return;
             }
         }
@@ -104,35 +114,53 @@ impl<'a> Bitmap<'a> {
     fn take_word(
         &self,
         at: usize,
-        low: usize,
-        high: usize,
+        window: u64,
+        split: &Split,
         visit: &mut impl FnMut(u32) -> bool,
     ) -> bool {
         let Some(summary) = self.summary.get(at) else {
             return true;
         };
-        let window = span(low, high);
         if summary.load(Ordering::SeqCst) & window == 0 {
             return true;
         }
         // Cleared before the leaves are looked at: who sets a leaf bit later sets it again.
         let mut hints = summary.fetch_and(!window, Ordering::SeqCst) & window;
         while hints != 0 {
-            let hint = hints.trailing_zeros() as usize;
-            hints &= hints - 1;
-            if !self.take_leaf(at * 64 + hint, visit) {
-                summary.fetch_or(hints | (1 << hint), Ordering::SeqCst);
+            let bit = hints & hints.wrapping_neg();
+            let leaf = at * 64 + hints.trailing_zeros() as usize;
+            let part = if leaf == split.leaf {
+                split.before
+            } else {
+                u64::MAX
+            };
+            if !self.take_leaf(leaf, part, visit) {
+                summary.fetch_or(hints, Ordering::SeqCst);
                 return false;
             }
+            if part != u64::MAX && self.leaf(leaf) != 0 {
+                summary.fetch_or(bit, Ordering::SeqCst);
+            }
+            hints &= !bit;
         }
         true
     }
 
-    fn take_leaf(&self, leaf: usize, visit: &mut impl FnMut(u32) -> bool) -> bool {
+    fn leaf(&self, leaf: usize) -> u64 {
+        self.leaves
+            .get(leaf)
+            .map_or(0, |word| word.load(Ordering::SeqCst))
+    }
+
+    /// Takes the bits of `part` out of a leaf. Its summary bit is the caller's.
+    fn take_leaf(&self, leaf: usize, part: u64, visit: &mut impl FnMut(u32) -> bool) -> bool {
         let Some(word) = self.leaves.get(leaf) else {
             return true;
         };
-        let mut bits = word.swap(0, Ordering::SeqCst);
+        if part == 0 || word.load(Ordering::SeqCst) & part == 0 {
+            return true;
+        }
+        let mut bits = word.fetch_and(!part, Ordering::SeqCst) & part;
         while bits != 0 {
             let bit = bits.trailing_zeros();
             let index = u32::try_from(leaf * 64).unwrap_or(u32::MAX) + bit;
@@ -198,6 +226,13 @@ impl<'a> Bitmap<'a> {
     }
 }
 
+/// Where a round of [`Bitmap::take`] began.
+struct Split {
+    leaf: usize,
+    /// The bits of the leaf that come last.
+    before: u64,
+}
+
 /// Bits `low` to `high - 1`.
 fn span(low: usize, high: usize) -> u64 {
     let below = |n: usize| if n >= 64 { u64::MAX } else { (1u64 << n) - 1 };
@@ -234,6 +269,56 @@ mod tests {
             true
         });
         assert_eq!(rest, [5, 70]);
+        assert!(!map.may_have_any());
+    }
+
+    #[test]
+    fn neighbours_of_one_word_take_turns() {
+        let memory = words(65);
+        let map = Bitmap::new(&memory, 64).unwrap();
+        let mut cursor = 0;
+        let mut seen = Vec::new();
+        for _ in 0..6 {
+            for index in [3, 4, 4_095] {
+                map.set(index);
+            }
+            map.take(cursor, |index| {
+                if cursor == u32::MAX {
+                    return false;
+                }
+                seen.push(index);
+                cursor = u32::MAX;
+                true
+            });
+            cursor = seen.last().unwrap() + 1;
+        }
+        assert_eq!(seen, [3, 4, 4_095, 3, 4, 4_095]);
+    }
+
+    #[test]
+    fn a_bit_that_is_set_again_is_met_once_a_round() {
+        let memory = words(65);
+        let map = Bitmap::new(&memory, 64).unwrap();
+        for from in [0, 1, 5, 6, 63, 64, 70, 4_095, 9_999] {
+            for index in [0, 5, 64, 4_095] {
+                map.set(index);
+            }
+            let mut seen = Vec::new();
+            map.take(from, |index| {
+                seen.push(index);
+                map.set(index);
+                true
+            });
+            seen.sort_unstable();
+            assert_eq!(seen, [0, 5, 64, 4_095], "from {from}");
+            assert!(map.may_have_any());
+        }
+        let mut rest = 0;
+        map.take(77, |_| {
+            rest += 1;
+            true
+        });
+        assert_eq!(rest, 4);
         assert!(!map.may_have_any());
     }
 

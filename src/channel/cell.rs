@@ -8,7 +8,11 @@ use super::sync::{AtomicU32, AtomicU64};
 /// Interest items inside an object cell; more go to [`Header::spill`].
 pub const INLINE_ITEMS: usize = 4;
 /// Interest items of the family beyond the inline ones.
+#[cfg(not(loom))]
 pub const SPILL_ITEMS: usize = 1_024;
+/// Few, because loom follows every atomic.
+#[cfg(loom)]
+pub const SPILL_ITEMS: usize = 1;
 
 /// What an object is, in [`HostLine::kind`].
 pub mod kind {
@@ -288,6 +292,8 @@ pub struct SlotCell {
     pub sleeping: AtomicU32,
     /// Raised when another thread takes the slot.
     pub generation: AtomicU32,
+    /// Sleeps that the user has begun and not ended: more than one when a signal handler sleeps inside a sleep.
+    pub depth: AtomicU32,
 }
 
 /// An epoll instance of the family.
@@ -382,6 +388,8 @@ pub struct LcoreLine {
 pub struct KickLine {
     /// One bit an epoll.
     pub epolls: Mask,
+    /// One bit a slot, whose `sleeping` the program has already taken: the host writes its eventfd.
+    pub slots: Mask,
 }
 
 #[cfg(not(loom))]
@@ -395,6 +403,7 @@ const _: () = {
     assert!(size_of::<WatchLine>() == 64);
     assert!(size_of::<Item>() == 24);
     assert!(size_of::<ObjectCell>() == 576);
+    assert!(size_of::<KickLine>() == 64);
     assert!(size_of::<SlotCell>() == 64);
     assert!(size_of::<EpollCell>() == 64);
     assert!(size_of::<ProcCell>() == 64);

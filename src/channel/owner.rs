@@ -40,6 +40,13 @@ pub struct BusyOwner {
 }
 
 impl OwnerWord {
+    /// A free word.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
     /// Tries to make `thread` the owner. Acquire: sees what the last owner wrote.
     pub fn take(&self, thread: u32) -> Taken {
         match self
@@ -52,6 +59,18 @@ impl OwnerWord {
                 thread: word & THREAD,
                 word,
             }),
+        }
+    }
+
+    /// As [`OwnerWord::take`] for a thread that has slept: others may sleep still, so its release wakes one.
+    pub fn take_after_sleep(&self, thread: u32) -> Taken {
+        let mine = thread & THREAD | WAITED;
+        match self
+            .0
+            .compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed)
+        {
+            Ok(_) => Taken::Owned,
+            Err(_) => self.take(thread),
         }
     }
 

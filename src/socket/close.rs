@@ -1,0 +1,97 @@
+//! shutdown(2), close(2) and SO_LINGER.
+
+use core::time::Duration;
+
+use super::options::LINGER_ON;
+use super::{hold, interest, state};
+use crate::attach::{Link, Object};
+use crate::channel::cell::{flag, kind, shut};
+use crate::channel::sync::Ordering;
+use crate::errno::{Errno, Result};
+use crate::time::monotonic;
+
+/// Ends reading, writing or both.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// SHUT_RD.
+    Read,
+    /// SHUT_WR.
+    Write,
+    /// SHUT_RDWR.
+    Both,
+}
+
+/// shutdown(2). Whoever waits on the object wakes. What is in the transmit ring is still sent.
+///
+/// # Errors
+/// ENOTCONN when it is not connected any more (Linux inet_shutdown), EBADF.
+pub fn shutdown(link: &Link, object: Object, how: How) -> Result<()> {
+    let cell = state::cell(link, object)?;
+    let what = cell.host.kind.load(Ordering::Acquire);
+    let over = cell.host.flags.load(Ordering::Acquire) & flag::OVER != 0;
+    let mut bits = match how {
+        How::Read => shut::READ,
+        How::Write => shut::WRITE,
+        How::Both => shut::READ | shut::WRITE,
+    };
+    match what {
+        // A listener only knows the end of accepting; SHUT_WR does nothing to it.
+        kind::LISTENER if how == How::Write => return Ok(()),
+        kind::LISTENER | kind::STREAM if !over => {}
+        // An attempt to connect is given up altogether.
+        kind::CONNECTING => bits = shut::READ | shut::WRITE,
+        _ => return Err(Errno::NOTCONN),
+    }
+    cell.write.shut.fetch_or(bits, Ordering::SeqCst);
+    link.ring(object.index);
+    state::announce(link, object);
+    Ok(())
+}
+
+/// Waits as SO_LINGER asks, when this is the last descriptor of all: until our FIN is acknowledged or the time is over. The
+/// caller then calls [`release`] in any case.
+///
+/// # Errors
+/// EINTR when a handler ended the wait (close(2) then has closed all the same).
+pub fn linger(link: &Link, object: Object) -> Result<()> {
+    let cell = state::cell(link, object)?;
+    let linger = cell.wish.linger.load(Ordering::Relaxed);
+    let seconds = linger & !LINGER_ON;
+    let waits = linger & LINGER_ON != 0
+        && seconds > 0
+        && cell.host.kind.load(Ordering::Acquire) == kind::STREAM
+        && hold::descriptors(link, object) <= 1
+        && !hold::is_held_elsewhere(link, object);
+    if !waits {
+        return Ok(());
+    }
+    cell.write
+        .shut
+        .fetch_or(shut::READ | shut::WRITE, Ordering::SeqCst);
+    link.ring(object.index);
+    let deadline = monotonic() + Duration::from_secs(u64::from(seconds));
+    let mut ended = || {
+        cell.host.flags.load(Ordering::Acquire) & (flag::OVER | flag::TX_FINISHED) != 0
+            || link.is_dead()
+    };
+    match state::until(link, object, None, Some(deadline), &mut ended) {
+        Err(Errno::AGAIN) => Ok(()),
+        other => other,
+    }
+}
+
+/// One descriptor of this process is gone. With the last one of all processes the object leaves every epoll, and the
+/// host closes it: FIN or RST as Linux would choose.
+pub fn release(link: &Link, object: Object) {
+    if !hold::subtract(link, object) {
+        return;
+    }
+    if let Some(cell) = object.cell(link)
+        && !cell.watch.epolls.is_empty()
+        && !hold::is_held_elsewhere(link, object)
+    {
+        interest::forget_object(link, object);
+    }
+    hold::drop_bit(link, object);
+    link.ring(object.index);
+}

@@ -1,0 +1,73 @@
+//! Outgoing connections, after connect(2).
+
+use core::net::SocketAddrV4;
+
+use super::options::Options;
+use super::state;
+use super::wish::{Wish, ask_first, claim};
+use crate::attach::{Link, Object};
+use crate::channel::cell::kind;
+use crate::channel::sync::Ordering;
+use crate::errno::{Errno, Result};
+
+/// Begins to connect to `remote`, from `local` where given; the handshake goes on by itself.
+///
+/// # Errors
+/// The host's refusal (EADDRINUSE, EADDRNOTAVAIL, ENETUNREACH), ENFILE, ENOMEM, ENETDOWN.
+pub fn start(
+    link: &Link,
+    local: Option<SocketAddrV4>,
+    remote: SocketAddrV4,
+    options: &Options,
+) -> Result<Object> {
+    let object = claim(link, options)?;
+    ask_first(link, object, Wish::Connect { local, remote })
+}
+
+/// How far a connection attempt is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// The handshake goes on: a second connect() says EALREADY.
+    Going,
+    /// Connected, now or once: a second connect() says EISCONN.
+    Connected,
+    /// Failed; SO_ERROR tells why. The socket may try again, with a new object.
+    Failed,
+}
+
+/// How far the attempt is.
+///
+/// # Errors
+/// EBADF for a handle that is no more.
+pub fn progress(link: &Link, object: Object) -> Result<Progress> {
+    let cell = state::cell(link, object)?;
+    Ok(match cell.host.kind.load(Ordering::Acquire) {
+        kind::STREAM => Progress::Connected,
+        kind::CONNECTING if !link.is_dead() => Progress::Going,
+        _ => Progress::Failed,
+    })
+}
+
+/// Waits for the end of the handshake, at most SO_SNDTIMEO.
+///
+/// # Errors
+/// EINPROGRESS at the time-out, EINTR (the attempt goes on), and what SO_ERROR says: ECONNREFUSED, ETIMEDOUT,
+/// ECONNRESET, EHOSTUNREACH.
+pub fn wait(link: &Link, object: Object) -> Result<()> {
+    let cell = state::cell(link, object)?;
+    let deadline = state::deadline(&cell.read.sndtimeo_us);
+    loop {
+        match progress(link, object)? {
+            Progress::Connected => return Ok(()),
+            Progress::Failed => {
+                return Err(state::take_error(cell).unwrap_or(Errno::CONNABORTED));
+            }
+            Progress::Going => {}
+        }
+        let mut ended = || progress(link, object) != Ok(Progress::Going);
+        match state::until(link, object, None, deadline, &mut ended) {
+            Err(Errno::AGAIN) => return Err(Errno::INPROGRESS),
+            other => other?,
+        }
+    }
+}

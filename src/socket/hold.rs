@@ -1,0 +1,75 @@
+//! Who holds an object: how many descriptors of this process, and which processes of the family.
+//!
+//! The count is private to the process and copied by fork, as the descriptors are. The bit in the process cell's map is
+//! what the host looks at; the host clears it when the process is gone.
+
+use core::sync::atomic::Ordering;
+
+use crate::attach::link::NUMBERS;
+use crate::attach::{Link, Object};
+use crate::channel::cell::process;
+use crate::channel::layout::PROCS;
+use crate::channel::sync::Ordering as ChannelOrdering;
+use crate::errno::{Errno, Result};
+use crate::ffi::pages::LazyWords;
+
+static COUNTS: [LazyWords; NUMBERS] = [const { LazyWords::new() }; NUMBERS];
+
+fn count(link: &Link, index: u32) -> Result<&'static core::sync::atomic::AtomicU32> {
+    let words = COUNTS
+        .get(link.number() as usize)
+        .ok_or(Errno::NFILE)?
+        .words(link.control.layout().objects)?;
+    words.get(index as usize).ok_or(Errno::BADF)
+}
+
+/// One more descriptor of this process refers to `object`.
+///
+/// # Errors
+/// ENOMEM when the first one finds no memory for the counts.
+pub fn add(link: &Link, object: Object) -> Result<()> {
+    let held = link.control.held(link.process()).ok_or(Errno::NFILE)?;
+    count(link, object.index)?.fetch_add(1, Ordering::Relaxed);
+    held.set(object.index);
+    Ok(())
+}
+
+/// One descriptor less; true when it was this process's last, whose bit the caller must then clear with [`drop_bit`].
+#[must_use]
+pub fn subtract(link: &Link, object: Object) -> bool {
+    let Ok(count) = count(link, object.index) else {
+        return false;
+    };
+    count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+        count.checked_sub(1)
+    }) == Ok(1)
+}
+
+/// This process holds `object` no more.
+pub fn drop_bit(link: &Link, object: Object) {
+    if let Some(held) = link.control.held(link.process()) {
+        held.clear(object.index);
+    }
+}
+
+/// Descriptors of this process that refer to `object`.
+#[must_use]
+pub fn descriptors(link: &Link, object: Object) -> u32 {
+    count(link, object.index).map_or(0, |count| count.load(Ordering::Relaxed))
+}
+
+/// Whether another process of the family holds `object`.
+#[must_use]
+pub fn is_held_elsewhere(link: &Link, object: Object) -> bool {
+    (0..PROCS).any(|index| {
+        index != link.process()
+            && link
+                .control
+                .process(index)
+                .is_some_and(|cell| cell.state.load(ChannelOrdering::Acquire) != process::FREE)
+            && link
+                .control
+                .held(index)
+                .is_some_and(|held| held.has(object.index))
+    })
+}

@@ -1,0 +1,186 @@
+//! Listeners, after listen(2) and accept(2).
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+
+use super::options::Options;
+use super::wish::{self, Wish, ask_first, claim};
+use super::{close, hold, state};
+use crate::attach::link::NUMBERS;
+use crate::attach::{Link, Object};
+use crate::channel::accept_ring;
+use crate::channel::cell::{FactLine, ObjectCell, kind, shut};
+use crate::channel::owner::OwnerWord;
+use crate::channel::sync::Ordering;
+use crate::errno::{Errno, Result};
+use crate::readiness;
+use crate::time::Instant;
+use crate::waiter::owner::{self, Held};
+
+/// Who of this process marks and pops at the moment. Private to the process: a stopped sibling stops nobody.
+static ACCEPTING: [OwnerWord; NUMBERS] = [const { OwnerWord::new() }; NUMBERS];
+
+/// Listens on `local` (an address of ours, or 0.0.0.0 for all of them).
+///
+/// # Errors
+/// The host's refusal (EADDRINUSE, EADDRNOTAVAIL), ENFILE, ENOMEM, ENETDOWN.
+pub fn listen(link: &Link, local: SocketAddrV4, backlog: u32, options: &Options) -> Result<Object> {
+    let object = claim(link, options)?;
+    ask_first(link, object, Wish::Listen { local, backlog })
+}
+
+/// A second listen(): changes the backlog.
+///
+/// # Errors
+/// As [`listen`], and EBADF.
+pub fn set_backlog(link: &Link, object: Object, backlog: u32) -> Result<()> {
+    let local = local_address(link, object)?;
+    wish::ask(link, object, Wish::Listen { local, backlog })
+}
+
+/// What accept() found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Accepted {
+    /// A connection, held once by this process, and its peer.
+    Stream(Object, SocketAddrV4),
+    /// The kernel twin is readable: ask the kernel.
+    Kernel,
+}
+
+/// Takes the oldest connection. `twin` is the kernel's half of a wildcard listener, which ends a wait as well. A deadline
+/// comes from SO_RCVTIMEO ([`state::deadline`]).
+///
+/// # Errors
+/// EAGAIN when there is none (non-blocking, or at the deadline), EINVAL when it does not listen (any more), EINTR, EBADF.
+pub fn accept(
+    link: &Link,
+    object: Object,
+    twin: Option<i32>,
+    nonblocking: bool,
+    deadline: Option<Instant>,
+) -> Result<Accepted> {
+    loop {
+        let cell = state::cell(link, object)?;
+        let listens = cell.host.kind.load(Ordering::Acquire) == kind::LISTENER
+            && cell.write.shut.load(Ordering::Relaxed) & shut::READ == 0
+            && !link.is_dead();
+        if let Some((stream, peer)) = pop(link, object, cell)? {
+            return Ok(Accepted::Stream(stream, peer));
+        }
+        if !listens {
+            return Err(Errno::INVAL);
+        }
+        if nonblocking {
+            return Err(Errno::AGAIN);
+        }
+        let mut woken_by_state = false;
+        state::until(link, object, twin, deadline, &mut || {
+            woken_by_state = readiness::readable_bytes(cell) > 0
+                || cell.host.kind.load(Ordering::Acquire) != kind::LISTENER
+                || cell.write.shut.load(Ordering::Relaxed) & shut::READ != 0
+                || link.is_dead();
+            woken_by_state
+        })?;
+        if !woken_by_state && twin.is_some() && !link.is_dead() {
+            return Ok(Accepted::Kernel);
+        }
+    }
+}
+
+/// Marks the first entry held and pops it; None when the queue is empty.
+fn pop(link: &Link, listener: Object, cell: &ObjectCell) -> Result<Option<(Object, SocketAddrV4)>> {
+    if readiness::readable_bytes(cell) == 0 {
+        return Ok(None);
+    }
+    let word = ACCEPTING.get(link.number() as usize).ok_or(Errno::NFILE)?;
+    let held = owner::take(link, word);
+    let popped = pop_alone(link, listener, cell);
+    if held != Held::Nested {
+        owner::release(word, || ());
+    }
+    let popped = popped?;
+    if popped.is_some() {
+        // The host counts what was taken, and makes room.
+        link.ring(listener.index);
+    }
+    Ok(popped)
+}
+
+fn pop_alone(
+    link: &Link,
+    listener: Object,
+    cell: &ObjectCell,
+) -> Result<Option<(Object, SocketAddrV4)>> {
+    let entries = accept_ring::entries(link.control.layout().rx_ring_bytes);
+    let entries = link
+        .receive
+        .accept_entries(listener.index, entries)
+        .ok_or(Errno::BADF)?;
+    while let Some(front) = accept_ring::front(&cell.host, &cell.read, entries) {
+        let Some(stream) = Object::at(link, front.object) else {
+            return Err(Errno::BADF);
+        };
+        // Held before it is popped, so that our death leaves it either queued or held.
+        hold::add(link, stream)?;
+        if !accept_ring::pop(&cell.read, front) {
+            close::release(link, stream);
+            continue;
+        }
+        let Some(stream_cell) = stream.cell(link) else {
+            return Err(Errno::BADF);
+        };
+        inherit(link, cell, stream, stream_cell);
+        return Ok(Some((stream, remote(&stream_cell.fact))));
+    }
+    Ok(None)
+}
+
+/// An accepted socket has the options of its listener, but not its status flags (socket(7), accept(2)).
+fn inherit(link: &Link, listener: &ObjectCell, stream: Object, cell: &ObjectCell) {
+    let options = Options {
+        status_flags: 0,
+        ..Options::of(listener)
+    };
+    if options != Options::default() {
+        options.apply(cell);
+        link.ring(stream.index);
+    }
+}
+
+fn remote(fact: &FactLine) -> SocketAddrV4 {
+    address(
+        fact.remote_address.load(Ordering::Relaxed),
+        fact.remote_port.load(Ordering::Relaxed),
+    )
+}
+
+fn address(bits: u32, port: u32) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::from_bits(bits), u16::try_from(port).unwrap_or(0))
+}
+
+/// getsockname(2).
+///
+/// # Errors
+/// EBADF for a handle that is no more.
+pub fn local_address(link: &Link, object: Object) -> Result<SocketAddrV4> {
+    let fact = &state::cell(link, object)?.fact;
+    Ok(address(
+        fact.local_address.load(Ordering::Relaxed),
+        fact.local_port.load(Ordering::Relaxed),
+    ))
+}
+
+/// getpeername(2).
+///
+/// # Errors
+/// ENOTCONN when it is not connected, EBADF.
+pub fn peer_address(link: &Link, object: Object) -> Result<SocketAddrV4> {
+    let cell = state::cell(link, object)?;
+    let over = cell.host.flags.load(Ordering::Acquire) & crate::channel::cell::flag::OVER != 0;
+    if cell.host.kind.load(Ordering::Acquire) != kind::STREAM || over {
+        return Err(Errno::NOTCONN);
+    }
+    Ok(remote(&cell.fact))
+}
+
+#[cfg(test)]
+mod tests;

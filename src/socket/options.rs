@@ -1,0 +1,174 @@
+//! Socket options: the program's words in the cell, and what the host must be told.
+
+use super::state;
+use crate::attach::{Link, Object};
+use crate::channel::cell::ObjectCell;
+use crate::channel::sync::{AtomicU32, Ordering};
+use crate::errno::Result;
+
+/// Linger is on (bit 31 of [`crate::channel::cell::WishLine::linger`]).
+pub const LINGER_ON: u32 = 1 << 31;
+
+/// The options of a socket as they are read off its kernel twin when it is routed. Zero = default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// See [`crate::channel::cell::option`].
+    pub bits: u32,
+    /// TCP_KEEPIDLE in seconds.
+    pub keepidle_s: u32,
+    /// TCP_KEEPINTVL in seconds.
+    pub keepintvl_s: u32,
+    /// TCP_KEEPCNT.
+    pub keepcnt: u32,
+    /// TCP_USER_TIMEOUT in milliseconds.
+    pub user_timeout_ms: u32,
+    /// SO_RCVBUF as the kernel reports it.
+    pub rcvbuf: u32,
+    /// SO_SNDBUF as the kernel reports it.
+    pub sndbuf: u32,
+    /// TCP_MAXSEG.
+    pub max_segment: u32,
+    /// IP_TOS.
+    pub tos: u32,
+    /// IP_TTL.
+    pub ttl: u32,
+    /// SO_RCVTIMEO in microseconds.
+    pub rcvtimeo_us: u64,
+    /// SO_SNDTIMEO in microseconds.
+    pub sndtimeo_us: u64,
+    /// SO_RCVLOWAT in bytes.
+    pub rcvlowat: u32,
+    /// SO_LINGER: [`LINGER_ON`] and the seconds.
+    pub linger: u32,
+    /// The F_SETFL bits.
+    pub status_flags: u32,
+}
+
+impl Options {
+    /// Reads an object's options.
+    #[must_use]
+    pub fn of(cell: &ObjectCell) -> Self {
+        let word = |word: &AtomicU32| word.load(Ordering::Relaxed);
+        let option = &cell.option;
+        Self {
+            bits: word(&option.bits),
+            keepidle_s: word(&option.keepidle_s),
+            keepintvl_s: word(&option.keepintvl_s),
+            keepcnt: word(&option.keepcnt),
+            user_timeout_ms: word(&option.user_timeout_ms),
+            rcvbuf: word(&option.rcvbuf),
+            sndbuf: word(&option.sndbuf),
+            max_segment: word(&option.max_segment),
+            tos: word(&option.tos),
+            ttl: word(&option.ttl),
+            rcvtimeo_us: cell.read.rcvtimeo_us.load(Ordering::Relaxed),
+            sndtimeo_us: cell.read.sndtimeo_us.load(Ordering::Relaxed),
+            rcvlowat: word(&cell.read.rcvlowat),
+            linger: word(&cell.wish.linger),
+            status_flags: word(&cell.read.status_flags),
+        }
+    }
+
+    /// Writes them into an object's cell. The caller rings its bell.
+    pub fn apply(&self, cell: &ObjectCell) {
+        let option = &cell.option;
+        for (word, value) in [
+            (&option.bits, self.bits),
+            (&option.keepidle_s, self.keepidle_s),
+            (&option.keepintvl_s, self.keepintvl_s),
+            (&option.keepcnt, self.keepcnt),
+            (&option.user_timeout_ms, self.user_timeout_ms),
+            (&option.rcvbuf, self.rcvbuf),
+            (&option.sndbuf, self.sndbuf),
+            (&option.max_segment, self.max_segment),
+            (&option.tos, self.tos),
+            (&option.ttl, self.ttl),
+            (&cell.read.rcvlowat, self.rcvlowat),
+            (&cell.read.status_flags, self.status_flags),
+            (&cell.wish.linger, self.linger),
+        ] {
+            word.store(value, Ordering::Relaxed);
+        }
+        cell.read
+            .rcvtimeo_us
+            .store(self.rcvtimeo_us, Ordering::Relaxed);
+        cell.read
+            .sndtimeo_us
+            .store(self.sndtimeo_us, Ordering::Relaxed);
+        // Release: the host reads `changed` with Acquire and then the words.
+        option.changed.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Changes options that the host must know: `write` stores them, then the host is told.
+///
+/// # Errors
+/// EBADF for a handle that is no more.
+pub fn change(
+    link: &Link,
+    object: Object,
+    write: impl FnOnce(&crate::channel::cell::OptionLine),
+) -> Result<()> {
+    let cell = state::cell(link, object)?;
+    write(&cell.option);
+    cell.option.changed.fetch_add(1, Ordering::Release);
+    link.ring(object.index);
+    Ok(())
+}
+
+/// Sets or clears a bit of [`crate::channel::cell::option`].
+///
+/// # Errors
+/// EBADF for a handle that is no more.
+pub fn set_bit(link: &Link, object: Object, bit: u32, on: bool) -> Result<()> {
+    change(link, object, |option| {
+        if on {
+            option.bits.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            option.bits.fetch_and(!bit, Ordering::Relaxed);
+        }
+    })
+}
+
+/// The pending error, which it takes (SO_ERROR); 0 = none.
+///
+/// # Errors
+/// EBADF for a handle that is no more.
+pub fn take_error(link: &Link, object: Object) -> Result<i32> {
+    let cell = state::cell(link, object)?;
+    Ok(state::take_error(cell).map_or(0, crate::errno::Errno::raw_os_error))
+}
+
+/// What TCP_INFO tells of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Info {
+    /// [`crate::stack::FlowState`] as a number.
+    pub state: u32,
+    /// Smoothed round-trip time in microseconds.
+    pub srtt_us: u32,
+    /// Segments sent again.
+    pub retransmits: u32,
+    /// Segment size towards the peer in bytes.
+    pub mss: u32,
+    /// Bytes written and not acknowledged.
+    pub unacked_bytes: u64,
+    /// Bytes received and not read.
+    pub unread_bytes: u64,
+}
+
+/// The facts behind TCP_INFO.
+///
+/// # Errors
+/// EBADF for a handle that is no more.
+pub fn info(link: &Link, object: Object) -> Result<Info> {
+    let cell = state::cell(link, object)?;
+    let word = |word: &AtomicU32| word.load(Ordering::Relaxed);
+    Ok(Info {
+        state: word(&cell.fact.tcp_state),
+        srtt_us: word(&cell.fact.srtt_us),
+        retransmits: word(&cell.fact.retransmits),
+        mss: word(&cell.fact.mss),
+        unacked_bytes: super::stream::queued_bytes(cell),
+        unread_bytes: crate::readiness::readable_bytes(cell),
+    })
+}

@@ -1,0 +1,113 @@
+//! The present state of an object, the end of the host included, and waiting for it to change.
+
+use core::time::Duration;
+
+use crate::attach::{Link, Object};
+use crate::channel::cell::{ObjectCell, flag};
+use crate::channel::sync::{AtomicU64, Ordering};
+use crate::errno::{Errno, Result};
+use crate::ffi::signal;
+use crate::ffi::wait::PollFd;
+use crate::readiness::{self, event};
+use crate::time::{Instant, monotonic};
+use crate::waiter::{self, OWN, Wake, Watch};
+
+/// The object's cell, with the host's death told to it.
+///
+/// # Errors
+/// EBADF when the index was given to another object.
+pub fn cell(link: &Link, object: Object) -> Result<&ObjectCell> {
+    let cell = object.cell(link).ok_or(Errno::BADF)?;
+    if link.is_dead() {
+        bury(cell);
+    }
+    Ok(cell)
+}
+
+/// The host is gone: the object is over, and its first user in any process gets ECONNRESET.
+fn bury(cell: &ObjectCell) {
+    let over = flag::OVER | flag::TX_BROKEN;
+    if cell.host.flags.load(Ordering::Acquire) & over == over {
+        return;
+    }
+    if cell.host.flags.fetch_or(over, Ordering::AcqRel) & flag::OVER == 0 {
+        let error = Errno::CONNRESET.raw_os_error().unsigned_abs();
+        cell.host.error.store(error, Ordering::Release);
+        // An edge-triggered watcher must see that something happened.
+        cell.host.edge.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The event bits of the object (see [`readiness::bits`]); ERR and HUP for a handle that is no more.
+#[must_use]
+pub fn bits(link: &Link, object: Object) -> u32 {
+    cell(link, object).map_or(event::ERR | event::HUP | event::IN | event::OUT, |cell| {
+        let bits = readiness::bits(cell, link.control.layout().tx_ring_bytes);
+        if link.is_dead() {
+            bits | event::ERR | event::HUP
+        } else {
+            bits
+        }
+    })
+}
+
+/// Takes the pending error (SO_ERROR, socket(7)); None when there is none.
+#[must_use]
+pub fn take_error(cell: &ObjectCell) -> Option<Errno> {
+    if cell.host.error.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    let error = i32::try_from(cell.host.error.swap(0, Ordering::AcqRel)).ok()?;
+    (error != 0).then(|| Errno::from_raw_os_error(error))
+}
+
+/// When a wait that begins now ends by SO_RCVTIMEO or SO_SNDTIMEO; None = never.
+#[must_use]
+pub fn deadline(timeout_us: &AtomicU64) -> Option<Instant> {
+    let micros = timeout_us.load(Ordering::Relaxed);
+    (micros != 0).then(|| monotonic() + Duration::from_micros(micros))
+}
+
+/// Waits until `ready`, as a blocking call does: with a deadline a handler ends it, without one it goes on when the
+/// handlers say SA_RESTART (signal(7)).
+///
+/// `kernel` is a descriptor that ends the wait as well when it is readable. Returns without `ready` when the host
+/// dies.
+///
+/// # Errors
+/// EAGAIN at the deadline, EINTR.
+pub fn until(
+    link: &Link,
+    object: Object,
+    kernel: Option<i32>,
+    deadline: Option<Instant>,
+    ready: &mut dyn FnMut() -> bool,
+) -> Result<()> {
+    const POLLIN: i16 = 1;
+    loop {
+        let mut fds = [PollFd::default(); OWN + 1];
+        if let Some(last) = fds.last_mut() {
+            last.fd = kernel.unwrap_or(-1);
+            last.events = POLLIN;
+        }
+        match waiter::sleep(
+            link,
+            Watch::Objects(&[object]),
+            &mut fds,
+            deadline,
+            None,
+            ready,
+        ) {
+            Wake::Ready | Wake::Kernel | Wake::HostDead => return Ok(()),
+            Wake::Timeout => return Err(Errno::AGAIN),
+            Wake::Interrupted if deadline.is_none() && signal::handlers_restart() => {}
+            Wake::Interrupted => return Err(Errno::INTR),
+            Wake::Failed(error) => return Err(error),
+        }
+    }
+}
+
+/// Tells everybody who watches the object that this process has changed it (shutdown, a routed socket).
+pub fn announce(link: &Link, object: Object) {
+    readiness::alert(&link.control, object.index, |slot| waiter::wake(link, slot));
+}

@@ -1,0 +1,415 @@
+//! Reading and writing a connection, after tcp_recvmsg and tcp_sendmsg of Linux (net/ipv4/tcp.c).
+
+use core::cell::Cell;
+use std::io::{IoSlice, IoSliceMut};
+
+use super::state;
+use crate::attach::{Link, Object};
+use crate::channel::byte_ring::{self, Range};
+use crate::channel::cell::{ObjectCell, flag, kind, shut};
+use crate::channel::sync::{Ordering, fence};
+use crate::errno::{Errno, Result};
+use crate::readiness;
+use crate::waiter::owner::{self, Held};
+
+/// The MSG_ flags of a receive that mean something to a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RecvFlags {
+    /// MSG_PEEK: the bytes stay.
+    pub peek: bool,
+    /// MSG_WAITALL: waits until all of the buffer is filled.
+    pub waitall: bool,
+    /// MSG_DONTWAIT.
+    pub dontwait: bool,
+    /// MSG_TRUNC: the bytes are thrown away instead of copied (tcp(7)).
+    pub trunc: bool,
+}
+
+/// Bytes published and not acknowledged by the peer (SIOCOUTQ).
+#[must_use]
+pub fn queued_bytes(cell: &ObjectCell) -> u64 {
+    let acked = cell.host.tx_acked.load(Ordering::Acquire);
+    cell.write
+        .tx_tail
+        .load(Ordering::Acquire)
+        .saturating_sub(acked)
+}
+
+/// What ends a receive besides bytes. Read before the positions: what is seen here lies behind bytes seen later.
+#[derive(Clone, Copy)]
+struct End {
+    finished: bool,
+    errored: bool,
+    over: bool,
+}
+
+impl End {
+    fn of(cell: &ObjectCell) -> Self {
+        let flags = cell.host.flags.load(Ordering::Acquire);
+        Self {
+            finished: flags & flag::RX_FINISHED != 0,
+            errored: cell.host.error.load(Ordering::Acquire) != 0,
+            over: flags & flag::OVER != 0
+                || cell.host.kind.load(Ordering::Acquire) == kind::FAILED
+                || cell.write.shut.load(Ordering::SeqCst) & shut::READ != 0,
+        }
+    }
+
+    const fn is_any(self) -> bool {
+        self.finished || self.errored || self.over
+    }
+}
+
+/// recv(2) and its kin into `parts`. A blocking call waits for the first byte (SO_RCVLOWAT, or all of them with MSG_WAITALL)
+/// or SO_RCVTIMEO; bytes already taken are always returned.
+///
+/// # Errors
+/// EAGAIN, EINTR, the pending error once (ECONNRESET, ETIMEDOUT ...), ENOTCONN for a listener, EBADF.
+pub fn recv(
+    link: &Link,
+    object: Object,
+    parts: &mut [IoSliceMut<'_>],
+    flags: RecvFlags,
+    nonblocking: bool,
+) -> Result<usize> {
+    let cell = state::cell(link, object)?;
+    if cell.host.kind.load(Ordering::Acquire) == kind::LISTENER {
+        return Err(Errno::NOTCONN);
+    }
+    let total: usize = parts.iter().map(|part| part.len()).sum();
+    if total == 0 {
+        return Ok(0);
+    }
+    let capacity = link.control.layout().rx_ring_bytes;
+    let low = low_water(cell, flags, total);
+    let nonblocking = nonblocking || flags.dontwait;
+    let mut deadline = None;
+    let mut done = 0;
+    loop {
+        let end = End::of(cell);
+        let copied = copy(link, object, cell, parts, done, flags)?;
+        if flags.peek {
+            done = copied;
+        } else if copied > 0 {
+            done += copied;
+            // The window may open.
+            link.ring(object.index);
+        }
+        if done >= low || (done > 0 && (nonblocking || end.is_any())) {
+            return Ok(done);
+        }
+        if done == 0 {
+            if end.finished {
+                return Ok(0);
+            }
+            if end.errored
+                && let Some(error) = state::take_error(cell)
+            {
+                return Err(error);
+            }
+            if end.over {
+                return Ok(0);
+            }
+            if nonblocking {
+                return Err(Errno::AGAIN);
+            }
+        }
+        // Bytes that are taken leave the ring, so the next one is news; peeked ones stay in it.
+        let need = if flags.peek {
+            u64::try_from(low)
+                .unwrap_or(u64::MAX)
+                .min(u64::from(capacity))
+        } else {
+            u64::try_from(low - done)
+                .unwrap_or(u64::MAX)
+                .min(lowat(cell))
+        };
+        let until = match deadline {
+            Some(until) => until,
+            None => *deadline.insert(state::deadline(&cell.read.rcvtimeo_us)),
+        };
+        let mut ready =
+            || readiness::readable_bytes(cell) >= need || End::of(cell).is_any() || link.is_dead();
+        match state::until(link, object, None, until, &mut ready) {
+            Ok(()) => {
+                // The host may have died in the wait.
+                state::cell(link, object)?;
+            }
+            Err(_) if done > 0 => return Ok(done),
+            // Bytes below the mark are returned at the time-out (sock_rcvlowat).
+            Err(error) => {
+                let copied = copy(link, object, cell, parts, done, flags)?;
+                if copied == 0 {
+                    return Err(error);
+                }
+                link.ring(object.index);
+                return Ok(copied);
+            }
+        }
+    }
+}
+
+fn lowat(cell: &ObjectCell) -> u64 {
+    u64::from(cell.read.rcvlowat.load(Ordering::Relaxed).max(1))
+}
+
+/// Bytes that a blocking call waits for (sock_rcvlowat).
+fn low_water(cell: &ObjectCell, flags: RecvFlags, total: usize) -> usize {
+    if flags.waitall {
+        return total;
+    }
+    usize::try_from(lowat(cell)).map_or(total, |low| low.min(total))
+}
+
+/// Copies what is there into `parts` from byte `done` of them on, and takes it unless it peeks.
+fn copy(
+    link: &Link,
+    object: Object,
+    cell: &ObjectCell,
+    parts: &mut [IoSliceMut<'_>],
+    done: usize,
+    flags: RecvFlags,
+) -> Result<usize> {
+    let capacity = link.control.layout().rx_ring_bytes;
+    let total: usize = parts.iter().map(|part| part.len()).sum();
+    let skip = if flags.peek { 0 } else { done };
+    let want = u64::try_from(total.saturating_sub(skip)).unwrap_or(u64::MAX);
+    loop {
+        let view = byte_ring::readable(&cell.host, &cell.read, capacity, 0, want);
+        let len = view.range.len();
+        if len == 0 {
+            return Ok(0);
+        }
+        if !flags.trunc && !scatter(link, object, view, capacity, parts, skip) {
+            return Err(Errno::IO);
+        }
+        if flags.peek || byte_ring::take(&cell.read, view.head, len) {
+            return Ok(len as usize);
+        }
+    }
+}
+
+/// Copies a view of the ring into `parts` from byte `skip` of them on; false when the ring is not where it should be.
+fn scatter(
+    link: &Link,
+    object: Object,
+    view: byte_ring::Readable,
+    capacity: u32,
+    parts: &mut [IoSliceMut<'_>],
+    mut skip: usize,
+) -> bool {
+    let mut at = view.head;
+    let mut left = view.range.len() as usize;
+    for part in parts {
+        let begin = skip.min(part.len());
+        skip -= begin;
+        let count = (part.len() - begin).min(left);
+        let (Some(place), Ok(len)) = (part.get_mut(begin..begin + count), u32::try_from(count))
+        else {
+            return false;
+        };
+        if count > 0
+            && !link
+                .receive
+                .copy_out(object.index, Range::new(at, len, capacity), place)
+        {
+            return false;
+        }
+        at += u64::from(len);
+        left -= count;
+    }
+    left == 0
+}
+
+/// send(2) and its kin of `parts`. Non-blocking: what fits. Blocking: all of it, waiting for room at most SO_SNDTIMEO;
+/// what fits into the ring at once is never mixed with another thread's bytes.
+///
+/// # Errors
+/// EAGAIN, EINTR, the pending error once, EPIPE when nothing can be sent any more (the caller raises SIGPIPE), ENOTCONN,
+/// EBADF. Bytes already queued are returned instead.
+pub fn send(
+    link: &Link,
+    object: Object,
+    parts: &[IoSlice<'_>],
+    nonblocking: bool,
+) -> Result<usize> {
+    let cell = state::cell(link, object)?;
+    let total: usize = parts.iter().map(|part| part.len()).sum();
+    let capacity = link.control.layout().tx_ring_bytes;
+    let writer = Writer {
+        link,
+        object,
+        cell,
+        parts,
+        total,
+        capacity,
+    };
+    let mut deadline = None;
+    let mut done = 0;
+    loop {
+        if let Some(error) = writer.refusal() {
+            if done > 0 {
+                return Ok(done);
+            }
+            return Err(error());
+        }
+        let connecting = cell.host.kind.load(Ordering::Acquire) == kind::CONNECTING;
+        if done == total && !connecting {
+            return Ok(done);
+        }
+        let need = if nonblocking { 1 } else { writer.need(done) };
+        if !connecting {
+            let (written, held) = writer.write(done, need);
+            done += written;
+            if done == total {
+                return Ok(done);
+            }
+            if held == Held::Nested {
+                // The interrupted owner cannot publish while this handler waits.
+                return if done > 0 {
+                    Ok(done)
+                } else {
+                    Err(Errno::AGAIN)
+                };
+            }
+        }
+        if nonblocking {
+            return match done {
+                0 if connecting || !writer.is_room_there(1) => Err(Errno::AGAIN),
+                // Room came just now.
+                0 => continue,
+                done => Ok(done),
+            };
+        }
+        let until = match deadline {
+            Some(until) => until,
+            None => *deadline.insert(state::deadline(&cell.read.sndtimeo_us)),
+        };
+        let need = Cell::new(writer.need(done));
+        let mut ready = || {
+            need.set(writer.need(done));
+            writer.refusal().is_some()
+                || link.is_dead()
+                || (cell.host.kind.load(Ordering::Acquire) != kind::CONNECTING
+                    && writer.is_room_there(need.get()))
+        };
+        match state::until(link, object, None, until, &mut ready) {
+            Ok(()) => {
+                state::cell(link, object)?;
+            }
+            Err(error) => {
+                // As Linux, which fills the buffer before it waits: what fits now goes out.
+                if writer.refusal().is_none()
+                    && cell.host.kind.load(Ordering::Acquire) == kind::STREAM
+                {
+                    done += writer.write(done, 1).0;
+                }
+                return if done > 0 { Ok(done) } else { Err(error) };
+            }
+        }
+    }
+}
+
+struct Writer<'a> {
+    link: &'a Link,
+    object: Object,
+    cell: &'a ObjectCell,
+    parts: &'a [IoSlice<'a>],
+    total: usize,
+    capacity: u32,
+}
+
+impl Writer<'_> {
+    /// Why nothing can be sent: a function that takes the pending error.
+    fn refusal(&self) -> Option<impl Fn() -> Errno> {
+        let cell = self.cell;
+        let what = cell.host.kind.load(Ordering::Acquire);
+        let broken = cell.host.flags.load(Ordering::Acquire) & (flag::TX_BROKEN | flag::OVER) != 0;
+        let refused = what == kind::LISTENER
+            || what == kind::FAILED
+            || broken
+            || cell.write.shut.load(Ordering::SeqCst) & shut::WRITE != 0
+            || cell.host.error.load(Ordering::Acquire) != 0;
+        // sk_stream_error: the pending error goes before EPIPE.
+        refused.then_some(move || state::take_error(cell).unwrap_or(Errno::PIPE))
+    }
+
+    /// Bytes of room that a blocking write waits for: all of what is left when the ring can hold it at once.
+    fn need(&self, done: usize) -> u64 {
+        let left = u64::try_from(self.total - done).unwrap_or(u64::MAX);
+        if left > u64::from(self.capacity) {
+            return 1;
+        }
+        let backed = self.cell.host.tx_backed.load(Ordering::Acquire);
+        left.min(u64::from(backed.min(self.capacity))).max(1)
+    }
+
+    fn room(&self) -> u64 {
+        byte_ring::writable(&self.cell.host, &self.cell.write, self.capacity)
+    }
+
+    /// Whether `need` bytes fit; if not, asks the lcore for an edge, and looks again.
+    fn is_room_there(&self, need: u64) -> bool {
+        if self.room() >= need {
+            return true;
+        }
+        self.cell.write.want_room.store(1, Ordering::SeqCst);
+        // Pairs with the lcore's read of `want_room` after it has moved the head.
+        fence(Ordering::SeqCst);
+        if self.room() >= need {
+            return true;
+        }
+        // It may have to put memory behind more of the ring.
+        self.link.ring(self.object.index);
+        false
+    }
+
+    /// Queues what fits of `parts` from byte `done` on, when at least `need` bytes fit. Holds the owner word over the copy,
+    /// so that no other thread's bytes come between.
+    fn write(&self, done: usize, need: u64) -> (usize, Held) {
+        let word = &self.cell.write.tx_owner;
+        let held = owner::take(self.link, word);
+        if held == Held::FromDead {
+            byte_ring::forget_unpublished(&self.cell.write);
+        }
+        let need = if held == Held::Nested { 1 } else { need };
+        let written = if self.room() >= need {
+            self.copy_in(done, held == Held::Nested)
+        } else {
+            0
+        };
+        if held != Held::Nested {
+            owner::release(word, || byte_ring::publish(&self.cell.write));
+        }
+        if written > 0 {
+            self.link.ring(self.object.index);
+        }
+        (written, held)
+    }
+
+    fn copy_in(&self, done: usize, nested: bool) -> usize {
+        let want = u64::try_from(self.total - done).unwrap_or(u64::MAX);
+        let cell = self.cell;
+        let range = byte_ring::reserve(&cell.host, &cell.write, self.capacity, want, nested).range;
+        let mut at = u64::from(range.first.offset);
+        let mut left = range.len() as usize;
+        let mut skip = done;
+        for part in self.parts {
+            let begin = skip.min(part.len());
+            skip -= begin;
+            let count = (part.len() - begin).min(left);
+            if let (Some(bytes), Ok(len)) = (part.get(begin..begin + count), u32::try_from(count)) {
+                let place = Range::new(at, len, self.capacity);
+                self.link
+                    .control
+                    .tx_copy_in(self.object.index, place, bytes);
+                at += u64::from(len);
+                left -= count;
+            }
+        }
+        range.len() as usize
+    }
+}
+
+#[cfg(test)]
+mod tests;

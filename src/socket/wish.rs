@@ -1,0 +1,119 @@
+//! A new object and what the host is asked to make of it.
+
+use core::net::SocketAddrV4;
+
+use super::{close, hold, options, state};
+use crate::attach::{Link, Object};
+use crate::channel::cell::{ObjectCell, operation};
+use crate::channel::sync::Ordering;
+use crate::errno::{Errno, Result};
+use crate::thread;
+
+/// Takes a free index of the program's half and holds it.
+///
+/// # Errors
+/// ENFILE when all are in use, ENOMEM, ENETDOWN when the host is gone.
+pub(super) fn claim(link: &Link, options: &options::Options) -> Result<Object> {
+    if link.is_dead() {
+        return Err(Errno::NETDOWN);
+    }
+    let taken = link.control.taken().ok_or(Errno::NFILE)?;
+    let end = link.control.layout().first_host_object();
+    // Threads begin at different words, so that they seldom meet.
+    let hint = thread::id().wrapping_mul(64) % end.max(1);
+    let index = taken.claim(hint, end).ok_or(Errno::NFILE)?;
+    let object = Object::at(link, index).ok_or(Errno::NFILE)?;
+    if let Err(error) = hold::add(link, object) {
+        taken.clear(index);
+        return Err(error);
+    }
+    if let Some(cell) = object.cell(link) {
+        options.apply(cell);
+    }
+    Ok(object)
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wish {
+    /// Listen, or change the backlog.
+    Listen { local: SocketAddrV4, backlog: u32 },
+    /// Connect.
+    Connect {
+        local: Option<SocketAddrV4>,
+        remote: SocketAddrV4,
+    },
+}
+
+impl Wish {
+    fn write(self, cell: &ObjectCell) {
+        let wish = &cell.wish;
+        let local = match self {
+            Self::Listen { local, backlog } => {
+                wish.backlog.store(backlog, Ordering::Relaxed);
+                wish.operation.store(operation::LISTEN, Ordering::Relaxed);
+                Some(local)
+            }
+            Self::Connect { local, remote } => {
+                let (address, port) = numbers(remote);
+                wish.remote_address.store(address, Ordering::Relaxed);
+                wish.remote_port.store(port, Ordering::Relaxed);
+                wish.operation.store(operation::CONNECT, Ordering::Relaxed);
+                local
+            }
+        };
+        let (address, port) = local.map_or((0, 0), numbers);
+        wish.local_address.store(address, Ordering::Relaxed);
+        wish.local_port.store(port, Ordering::Relaxed);
+    }
+}
+
+fn numbers(address: SocketAddrV4) -> (u32, u32) {
+    (address.ip().to_bits(), u32::from(address.port()))
+}
+
+/// Asks and waits for the answer, which the host gives without waiting for the network. Signals do not end this wait.
+///
+/// # Errors
+/// The host's refusal; ENETDOWN when it is gone.
+pub(super) fn ask(link: &Link, object: Object, wish: Wish) -> Result<()> {
+    let cell = state::cell(link, object)?;
+    wish.write(cell);
+    // Release: the fields are written before; the host reads `wish` with Acquire.
+    let number = cell
+        .wish
+        .wish
+        .fetch_add(1, Ordering::Release)
+        .wrapping_add(1);
+    link.ring(object.index);
+    let answered = || cell.host.answered.load(Ordering::Acquire) == number;
+    while !answered() {
+        if link.is_dead() {
+            return Err(Errno::NETDOWN);
+        }
+        match state::until(link, object, None, None, &mut || {
+            answered() || link.is_dead()
+        }) {
+            Ok(()) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    match i32::try_from(cell.host.answer.load(Ordering::Acquire)) {
+        Ok(0) | Err(_) => Ok(()),
+        Ok(errno) => Err(Errno::from_raw_os_error(errno)),
+    }
+}
+
+/// As [`ask`] for a fresh object, which is given back when the host refuses.
+///
+/// # Errors
+/// As [`ask`].
+pub(super) fn ask_first(link: &Link, object: Object, wish: Wish) -> Result<Object> {
+    match ask(link, object, wish) {
+        Ok(()) => Ok(object),
+        Err(error) => {
+            close::release(link, object);
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Slots: who sleeps, and the eventfd that wakes him.
+//!
+//! A slot's `user` is (process, thread), taken by compare-and-swap. A thread keeps its slot; nobody tells when it
+//! ends, so its slot and eventfd go to the next thread of the process that needs one.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::counters::COUNTERS;
+use crate::attach::Link;
+use crate::attach::link::NUMBERS;
+use crate::channel::cell::SlotCell;
+use crate::channel::layout::SLOTS;
+use crate::errno::Result;
+use crate::ffi::{descriptor, process};
+use crate::{readiness, thread};
+
+/// Per link and slot: the process (bits 32 to 63) and the eventfd + 1; 0 = none.
+static EVENTFDS: [[AtomicU64; SLOTS as usize]; NUMBERS] =
+    [const { [const { AtomicU64::new(0) }; SLOTS as usize] }; NUMBERS];
+
+fn entry(link: &Link, slot: u32) -> Option<&'static AtomicU64> {
+    EVENTFDS.get(link.number() as usize)?.get(slot as usize)
+}
+
+/// The eventfd that this process made for `slot`, or None.
+fn known_eventfd(link: &Link, slot: u32) -> Option<i32> {
+    let word = entry(link, slot)?.load(Ordering::Relaxed);
+    if word >> 32 != u64::from(thread::process()) {
+        return None;
+    }
+    i32::try_from((word & 0xffff_ffff).checked_sub(1)?).ok()
+}
+
+/// The slot of the calling thread.
+#[derive(Debug)]
+pub(super) struct Slot<'a> {
+    pub(super) index: u32,
+    pub(super) cell: &'a SlotCell,
+    pub(super) eventfd: i32,
+}
+
+impl<'a> Slot<'a> {
+    /// The calling thread's slot, taken now if it has none; None when there is none left, or no eventfd for it.
+    pub(super) fn take(link: &'a Link) -> Option<Self> {
+        let me = user(thread::process(), thread::id());
+        let mine = thread::slot()
+            .and_then(|index| Some((index, link.control.slot(index)?)))
+            .filter(|(_, cell)| cell.user.load(Ordering::Relaxed) == me);
+        let (index, cell) = match mine {
+            Some(found) => found,
+            None => claim(link, me)?,
+        };
+        thread::set_slot(Some(index));
+        let eventfd = match known_eventfd(link, index) {
+            Some(fd) => fd,
+            None => match open_eventfd(link, index) {
+                Ok(fd) => fd,
+                Err(error) => {
+                    crate::debug!("event=no_waiter_eventfd slot={index} error={error:?}");
+                    cell.user.store(0, Ordering::Release);
+                    thread::set_slot(None);
+                    return None;
+                }
+            },
+        };
+        Some(Self {
+            index,
+            cell,
+            eventfd,
+        })
+    }
+
+    /// Makes the eventfd unreadable again.
+    pub(super) fn drain(&self) {
+        let mut count = [0; 8];
+        // EAGAIN: somebody has taken the flag and not written yet; the next sleep then ends at once and looks again.
+        if let Ok(fd) = descriptor::lend(self.eventfd) {
+            let _ = rustix::io::read(fd, &mut count);
+        }
+    }
+
+    /// The number was closed behind our back: the next [`Slot::take`] makes another.
+    pub(super) fn forget_eventfd(&self, link: &Link) {
+        if let Some(entry) = entry(link, self.index) {
+            entry.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+fn user(process: u32, thread: u32) -> u64 {
+    u64::from(process) << 32 | u64::from(thread)
+}
+
+fn claim(link: &Link, me: u64) -> Option<(u32, &SlotCell)> {
+    let cells = || (0..SLOTS).filter_map(|index| Some((index, link.control.slot(index)?)));
+    // A dead thread's of this process first: its eventfd is there and known to the host.
+    let inherited = cells()
+        .filter(|(index, _)| known_eventfd(link, *index).is_some())
+        .find(|(_, cell)| take_from_dead(cell, me));
+    let found = inherited
+        .or_else(|| {
+            cells().find(|(_, cell)| {
+                cell.user
+                    .compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+            })
+        })
+        .or_else(|| cells().find(|(_, cell)| take_from_dead(cell, me)))?;
+    let (_, cell) = found;
+    cell.generation.fetch_add(1, Ordering::Relaxed);
+    cell.depth.store(0, Ordering::Relaxed);
+    cell.sleeping.store(0, Ordering::SeqCst);
+    Some(found)
+}
+
+fn take_from_dead(cell: &SlotCell, me: u64) -> bool {
+    let old = cell.user.load(Ordering::Relaxed);
+    let (Ok(process), Ok(thread)) = (u32::try_from(old >> 32), u32::try_from(old & 0xffff_ffff))
+    else {
+        return false;
+    };
+    if old != 0 && (old == me || process::thread_lives(process, thread)) {
+        return false;
+    }
+    let taken = cell
+        .user
+        .compare_exchange(old, me, Ordering::AcqRel, Ordering::Relaxed)
+        .is_ok();
+    if taken && old != 0 {
+        COUNTERS.slots_taken_over.raise();
+    }
+    taken
+}
+
+/// Makes an eventfd at an internal number and tells it to the host.
+fn open_eventfd(link: &Link, slot: u32) -> Result<i32> {
+    let fd = descriptor::internalize(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)?;
+    if let Err(error) = link.register_waiter(slot, fd) {
+        descriptor::close(fd);
+        return Err(error);
+    }
+    if let (Some(entry), Ok(number)) = (entry(link, slot), u64::try_from(fd)) {
+        let word = u64::from(thread::process()) << 32 | (number + 1);
+        entry.store(word, Ordering::Relaxed);
+    }
+    Ok(fd)
+}
+
+/// Lets a test believe that the eventfd of `slot` is `fd`.
+#[cfg(test)]
+pub(super) fn pretend_eventfd(link: &Link, slot: u32, fd: u32) {
+    let word = u64::from(thread::process()) << 32 | u64::from(fd + 1);
+    entry(link, slot).unwrap().store(word, Ordering::Relaxed);
+}
+
+/// Writes the eventfd of `slot`, whose `sleeping` the caller has taken: at once when this process made it, else the host
+/// is asked to.
+pub fn wake(link: &Link, slot: u32) {
+    let user = link
+        .control
+        .slot(slot)
+        .map_or(0, |cell| cell.user.load(Ordering::Relaxed));
+    let ours = user >> 32 == u64::from(thread::process());
+    if let Some(fd) = known_eventfd(link, slot).filter(|_| ours) {
+        write_eventfd(fd);
+    } else if readiness::kick_slot(&link.control, slot) {
+        link.wake_host();
+    }
+}
+
+pub(super) fn write_eventfd(fd: i32) {
+    // An eventfd that cannot be written is full, so it is readable; or closed behind our back, and its owner finds out.
+    if let Ok(fd) = descriptor::lend(fd) {
+        let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+    }
+}
+
+/// Closes the eventfds that a forked child inherits. Its fork handler calls this before anything else runs; `parent`
+/// is the parent's process id.
+pub fn forget_parents_eventfds(parent: u32) {
+    for entry in EVENTFDS.iter().flatten() {
+        let word = entry.load(Ordering::Relaxed);
+        if word != 0 && word >> 32 == u64::from(parent) {
+            entry.store(0, Ordering::Relaxed);
+            if let Ok(fd) = i32::try_from((word & 0xffff_ffff).saturating_sub(1)) {
+                descriptor::close(fd);
+            }
+        }
+    }
+}
