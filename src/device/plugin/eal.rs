@@ -64,6 +64,9 @@ pub struct PluginConfig {
     pub socket_limit: Option<String>,
     /// Open DPDK's telemetry socket.
     pub telemetry: bool,
+    /// The process is the host's own, so that what DPDK's libraries print while they start may be
+    /// caught; false where the host runs inside a program that prints as well.
+    pub own_process: bool,
 }
 
 impl PluginConfig {
@@ -91,6 +94,7 @@ impl PluginConfig {
             socket_mem: None,
             socket_limit: None,
             telemetry: false,
+            own_process: true,
         }
     }
 
@@ -156,6 +160,13 @@ impl PluginConfig {
         if let Some(bytes) = self.jumbo_ring_frame(vdev) {
             text.push_str(&format!(",framesz={bytes},blocksz={}", bytes * 2));
         }
+        let entries = self.rx_ring_entries.max(self.tx_ring_entries);
+        let packet = vdev.starts_with("net_af_packet") && argument(vdev, "framecnt").is_none();
+        if packet && entries > PACKET_RING_FRAMES {
+            // Two frames make a block at least; a ring has whole blocks.
+            let frames = entries.min(PACKET_RING_FRAMES_MAX).next_multiple_of(2);
+            text.push_str(&format!(",framecnt={frames}"));
+        }
         let queues = QUEUE_ARGUMENTS
             .iter()
             .find(|(driver, _)| vdev.starts_with(driver));
@@ -187,6 +198,10 @@ const DEFAULT_MTU: usize = 1500;
 const FRAME_OVERHEAD: usize = 14 + 4 + 4;
 /// The header of a TPACKET_V2 ring frame, with its alignment.
 const PACKET_RING_OVERHEAD: usize = 128;
+/// Frames of an af_packet ring unless it is told; it does not look at the ring entries of a queue.
+const PACKET_RING_FRAMES: u32 = 512;
+/// More is memory that the kernel would hold for nothing.
+const PACKET_RING_FRAMES_MAX: u32 = 32 * 1024;
 /// Bytes of a frame in a usual buffer.
 const DEFAULT_ROOM: usize = 2048;
 /// The mbuf's header, headroom and the pool's share.
@@ -469,6 +484,17 @@ mod tests {
         config.port =
             PortSelector::Vdev("net_af_packet0,iface=v0,framesz=16384,blocksz=65536".into());
         assert_eq!(config.mbuf_room(), 16384);
+    }
+
+    #[test]
+    fn long_rings_reach_af_packet_by_its_own_argument() {
+        let mut config = vdev("net_af_packet0,iface=v0");
+        config.rx_ring_entries = 1024;
+        let args = eal_args(&config, false);
+        assert_eq!(
+            args.last().map(String::as_str),
+            Some("--vdev=net_af_packet0,iface=v0,framecnt=1024")
+        );
     }
 
     #[test]
