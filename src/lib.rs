@@ -35,6 +35,7 @@ pub mod preflight;
 pub mod readiness;
 pub mod rendezvous;
 pub mod runtime;
+pub mod shim;
 pub mod socket;
 pub mod stack;
 pub mod telemetry;

@@ -143,7 +143,9 @@ fn welcome(socket: i32, answer: &Message<'_>, reply: &Reply) -> Result<Parts> {
     let [Some(control), Some(receive), Some(eventfd), ..] = reply.descriptors else {
         return Err(Errno::PROTO);
     };
-    let control = Control::attach(descriptor::lend(control)?)?;
+    let control = descriptor::lend(control)?;
+    let family = rustix::fs::fstat(control)?.st_ino;
+    let control = Control::attach(control)?;
     let receive = Receive::attach(descriptor::lend(receive)?, control.layout())?;
     Ok(Parts {
         control,
@@ -151,6 +153,7 @@ fn welcome(socket: i32, answer: &Message<'_>, reply: &Reply) -> Result<Parts> {
         process: answer.a,
         control_socket: socket,
         host_eventfd: descriptor::internal_copy(eventfd)?,
+        family,
     })
 }
 

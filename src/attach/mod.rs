@@ -318,8 +318,8 @@ fn lock_start(names: &HostNames) -> Result<i32> {
     }
 }
 
-/// Two milliseconds, or less when a signal comes.
-fn pause() {
+/// Two milliseconds, or less when a signal comes; for the rare waits on another thread or process.
+pub fn pause() {
     let slice = rustix::time::Timespec {
         tv_sec: 0,
         tv_nsec: 2_000_000,

@@ -131,6 +131,7 @@ struct SocketRecord {
     state: AtomicU64,
     /// The packed entry once it is routed.
     routed: AtomicU64,
+    family: AtomicU64,
     generation: AtomicU32,
     _pad: AtomicU32,
     holders: Holders,
@@ -210,7 +211,12 @@ pub enum Decision {
     /// The kernel's for good.
     Kernel,
     /// The stack's.
-    Routed(Handle),
+    Routed {
+        /// The object.
+        handle: Handle,
+        /// The family whose memory it lies in ([`crate::attach::Link::family`]).
+        family: u64,
+    },
     /// The record was given to another socket: nothing is known.
     Stale,
 }
@@ -299,7 +305,10 @@ pub fn decision(record: Record) -> Decision {
             thread: u32::try_from(word & u64::from(u32::MAX)).unwrap_or(0),
         },
         state::ROUTED => match Entry::unpack(cell.routed.load(Ordering::Acquire)) {
-            Entry::Socket(handle) => Decision::Routed(handle),
+            Entry::Socket(handle) => Decision::Routed {
+                handle,
+                family: cell.family.load(Ordering::Acquire),
+            },
             _ => Decision::Stale,
         },
         _ => Decision::Stale,
@@ -333,7 +342,8 @@ pub fn take_over_routing(record: Record, dead: u32) {
 pub fn end_routing(record: Record, decision: Decision) {
     let Some(cell) = socket(record) else { return };
     let word = match decision {
-        Decision::Routed(handle) => {
+        Decision::Routed { handle, family } => {
+            cell.family.store(family, Ordering::Release);
             cell.routed
                 .store(Entry::Socket(handle).pack(), Ordering::Release);
             state::ROUTED
@@ -553,10 +563,11 @@ mod tests {
             merged: false,
             accepted: false,
         };
-        end_routing(record, Decision::Routed(handle));
-        assert_eq!(decision(record), Decision::Routed(handle));
+        let routed = Decision::Routed { handle, family: 3 };
+        end_routing(record, routed);
+        assert_eq!(decision(record), routed);
         release_socket(record);
-        assert_eq!(decision(record), Decision::Routed(handle));
+        assert_eq!(decision(record), routed);
         release_socket(record);
         assert_eq!(decision(record), Decision::Stale);
     }

@@ -66,9 +66,9 @@ pub fn with_free_bind<T>(fd: i32, bind: impl FnOnce() -> T) -> T {
     let _ = sockopt::set_number(fd, sockopt::IP, sockopt::FREEBIND, 1);
     let result = bind();
     if before == Ok(0) {
-        let errno = crate::ffi::errno::last();
+        let errno = crate::ffi::errno::save();
         let _ = sockopt::set_number(fd, sockopt::IP, sockopt::FREEBIND, 0);
-        crate::ffi::errno::set(errno);
+        crate::ffi::errno::restore(errno);
     }
     result
 }

@@ -7,6 +7,7 @@ pub mod descriptor;
 pub mod end_signals;
 pub mod environment;
 pub mod errno;
+pub mod handler;
 pub mod pages;
 pub mod process;
 pub mod real;

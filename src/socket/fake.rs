@@ -51,6 +51,7 @@ impl Fake {
             process: 0,
             control_socket: descriptor::raw(theirs),
             host_eventfd: descriptor::raw(bell),
+            family: 0,
         };
         Self {
             link: Box::leak(Box::new(Link::for_test(parts))),

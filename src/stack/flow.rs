@@ -213,7 +213,9 @@ impl Engine {
 
     /// Lends up to `want` bytes of free send buffer to `fill`, part by part, and returns how many were taken.
     pub(crate) fn send_with(&mut self, want: usize, fill: &mut dyn FnMut(&mut [u8])) -> usize {
-        let Some(socket) = self.socket_mut() else { return 0 };
+        let Some(socket) = self.socket_mut() else {
+            return 0;
+        };
         catch_unwind(AssertUnwindSafe(|| {
             let mut done = 0;
             // The buffer may wrap once, so two rounds reach the end.

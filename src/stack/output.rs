@@ -46,9 +46,19 @@ impl Stack {
 
     /// As [`Stack::send`], but the bytes are written by `fill` straight into the send buffer: it is called with each
     /// contiguous part, `want` bytes at most in all.
-    pub fn send_with(&mut self, _now: Instant, flow: FlowId, want: usize, fill: &mut dyn FnMut(&mut [u8])) -> usize {
-        let Some(index) = self.table.resolve(flow) else { return 0 };
-        let Some((hot, cold)) = self.table.parts(index) else { return 0 };
+    pub fn send_with(
+        &mut self,
+        _now: Instant,
+        flow: FlowId,
+        want: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> usize {
+        let Some(index) = self.table.resolve(flow) else {
+            return 0;
+        };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return 0;
+        };
         if hot.flags.has(Flags::DETACHED) || hot.phase == Phase::Orphan {
             return 0;
         }

@@ -50,7 +50,10 @@ fn a_timer_fires_once_never_early() {
                 [7],
                 "{start} + {distance}"
             );
-            assert_eq!(fired(&mut wheel, at(start + distance + 100_000)), [0_u32; 0]);
+            assert_eq!(
+                fired(&mut wheel, at(start + distance + 100_000)),
+                [0_u32; 0]
+            );
             assert_eq!((wheel.armed(), wheel.next_due()), (0, None));
         }
     }
