@@ -159,10 +159,7 @@ fn settle(link: &Link, number: u32, socket: i32) {
     let parents = link.adopt(number, socket);
     // Ours is the only other end of the parent's socket: its hang-up must not wait for us.
     descriptor::close(parents);
-    if let Some(cell) = link.control.process(number) {
-        cell.pid.store(thread::process(), ChannelOrdering::Relaxed);
-        cell.state.store(process::LIVE, ChannelOrdering::Release);
-    }
+    // The host, which may not have seen Fork yet, makes the cell LIVE when it sees Child.
     let message = Message::new(Kind::Child, number, thread::process());
     if link::send(socket, &message, None).is_err() {
         link.mark_dead();

@@ -19,7 +19,7 @@ use crate::channel::message::{Kind, Message, MessageError};
 use crate::channel::sync::Ordering;
 use crate::config::{self, Config, OnError};
 use crate::errno::{Errno, Result};
-use crate::ffi::signal::EndSignals;
+use crate::ffi::end_signals::EndSignals;
 use crate::lcore::{self, LcoreStatus, Mail, Mailbox};
 use crate::rendezvous::{self, ConfigHash};
 use crate::stack::Owner;

@@ -411,3 +411,6 @@ fn bury(link: &Link, epoll: u32, cell: &EpollCell) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

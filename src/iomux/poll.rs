@@ -143,3 +143,6 @@ fn report(link: &Link, entries: &mut [PollEntry], theirs: &[PollFd]) -> usize {
     }
     count
 }
+
+#[cfg(test)]
+mod tests;

@@ -181,3 +181,6 @@ pub fn peer_address(link: &Link, object: Object) -> Result<SocketAddrV4> {
     }
     Ok(remote(&cell.fact))
 }
+
+#[cfg(test)]
+mod tests;

@@ -259,9 +259,18 @@ pub fn send(
         }
         let need = if nonblocking { 1 } else { writer.need(done) };
         if !connecting {
-            done += writer.write(done, need);
+            let (written, held) = writer.write(done, need);
+            done += written;
             if done == total {
                 return Ok(done);
+            }
+            if held == Held::Nested {
+                // The interrupted owner cannot publish while this handler waits.
+                return if done > 0 {
+                    Ok(done)
+                } else {
+                    Err(Errno::AGAIN)
+                };
             }
         }
         if nonblocking {
@@ -293,7 +302,7 @@ pub fn send(
                 if writer.refusal().is_none()
                     && cell.host.kind.load(Ordering::Acquire) == kind::STREAM
                 {
-                    done += writer.write(done, 1);
+                    done += writer.write(done, 1).0;
                 }
                 return if done > 0 { Ok(done) } else { Err(error) };
             }
@@ -357,12 +366,13 @@ impl Writer<'_> {
 
     /// Queues what fits of `parts` from byte `done` on, when at least `need` bytes fit. Holds the owner word over the copy,
     /// so that no other thread's bytes come between.
-    fn write(&self, done: usize, need: u64) -> usize {
+    fn write(&self, done: usize, need: u64) -> (usize, Held) {
         let word = &self.cell.write.tx_owner;
         let held = owner::take(self.link, word);
         if held == Held::FromDead {
             byte_ring::forget_unpublished(&self.cell.write);
         }
+        let need = if held == Held::Nested { 1 } else { need };
         let written = if self.room() >= need {
             self.copy_in(done, held == Held::Nested)
         } else {
@@ -374,7 +384,7 @@ impl Writer<'_> {
         if written > 0 {
             self.link.ring(self.object.index);
         }
-        written
+        (written, held)
     }
 
     fn copy_in(&self, done: usize, nested: bool) -> usize {
@@ -400,3 +410,6 @@ impl Writer<'_> {
         range.len() as usize
     }
 }
+
+#[cfg(test)]
+mod tests;

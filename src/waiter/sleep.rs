@@ -303,3 +303,6 @@ pub fn look(fds: &mut [PollFd], sigmask: Option<SignalMask>) -> Result<usize, Er
 }
 
 const _: () = assert!(event::IN == POLLIN as u32 && event::NVAL == POLLNVAL as u32);
+
+#[cfg(test)]
+mod tests;

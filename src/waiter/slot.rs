@@ -148,6 +148,13 @@ fn open_eventfd(link: &Link, slot: u32) -> Result<i32> {
     Ok(fd)
 }
 
+/// Lets a test believe that the eventfd of `slot` is `fd`.
+#[cfg(test)]
+pub(super) fn pretend_eventfd(link: &Link, slot: u32, fd: u32) {
+    let word = u64::from(thread::process()) << 32 | u64::from(fd + 1);
+    entry(link, slot).unwrap().store(word, Ordering::Relaxed);
+}
+
 /// Writes the eventfd of `slot`, whose `sleeping` the caller has taken: at once when this process made it, else the host
 /// is asked to.
 pub fn wake(link: &Link, slot: u32) {

@@ -81,7 +81,7 @@ impl Knetd {
         let made = Self {
             child,
             folder: folder.0.clone(),
-            run: folder.0.join(run),
+            run: folder.0.join(format!("run-{run}")),
         };
         (made, ours)
     }
@@ -98,14 +98,14 @@ impl Knetd {
         Self {
             child,
             folder: folder.0.clone(),
-            run: folder.0.join("run"),
+            run: folder.0.join("run-run"),
         }
     }
 
     fn command(folder: &Folder, run: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_knetd"));
         command
-            .env("KNET_RUN_DIR", folder.0.join(run))
+            .env("KNET_RUN_DIR", folder.0.join(format!("run-{run}")))
             .env("KNET_LOG", folder.0.join("log"))
             .stdout(Stdio::null());
         command

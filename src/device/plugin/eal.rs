@@ -140,13 +140,13 @@ impl PluginConfig {
         }
     }
 
-    /// Megabytes that EAL needs: about 2.5 KiB for a usual buffer, and its own tables.
+    /// Megabytes that EAL needs: a page for a usual buffer, and its own tables.
     #[must_use]
     pub fn memory_mb(&self) -> usize {
-        let pool = (self.mbufs() as usize).saturating_mul(self.mbuf_room() + MBUF_OVERHEAD);
-        let large = self
-            .large_mbufs()
-            .saturating_mul(LARGE_ROOM + MBUF_OVERHEAD);
+        // Without hugepages DPDK lets no buffer cross a page, so that each takes whole ones.
+        let pages = |room: usize| (room + MBUF_OVERHEAD).next_multiple_of(PAGE_BYTES);
+        let pool = (self.mbufs() as usize).saturating_mul(pages(self.mbuf_room()));
+        let large = self.large_mbufs().saturating_mul(pages(LARGE_ROOM));
         let megabytes = pool
             .saturating_add(large)
             .div_ceil(MEGABYTE)
@@ -215,6 +215,7 @@ const LARGE_MBUFS: usize = 128;
 /// What EAL and a driver need apart from the buffers.
 const EAL_MB: usize = 8;
 const MEGABYTE: usize = 1 << 20;
+const PAGE_BYTES: usize = 4096;
 
 /// What drivers call their number of queue pairs.
 const QUEUE_ARGUMENTS: [(&str, &str); 3] = [
@@ -399,7 +400,7 @@ mod tests {
                 "--no-shconf",
                 "--iova-mode=va",
                 "-m",
-                "28",
+                "40",
                 "--no-pci",
                 "--vdev=net_af_packet0,iface=v0"
             ]
@@ -504,12 +505,12 @@ mod tests {
     fn memory_follows_the_number_and_size_of_buffers() {
         let mut config = vdev("net_null0");
         config.pool_mbufs = 20480;
-        assert_eq!(config.memory_mb(), 58);
+        assert_eq!(config.memory_mb(), 88);
         config.want_tso = true;
-        assert_eq!(config.memory_mb(), 64);
+        assert_eq!(config.memory_mb(), 94);
         let mut xdp = vdev("net_af_xdp0,iface=v0");
         xdp.pool_mbufs = 1;
-        assert_eq!((xdp.mbufs(), xdp.memory_mb()), (4096, 18));
+        assert_eq!((xdp.mbufs(), xdp.memory_mb()), (4096, 24));
         config.pool_mbufs = u32::MAX;
         config.mtu = usize::MAX / 2;
         assert!(config.memory_mb() > 1 << 40);

@@ -1,0 +1,154 @@
+use std::os::fd::AsRawFd;
+
+use super::*;
+use crate::channel::layout::SLOTS;
+use crate::channel::sync::Ordering as ChannelOrdering;
+use crate::socket::fake::Fake;
+use crate::thread;
+use crate::waiter::slot;
+
+fn short() -> Option<Instant> {
+    Some(monotonic() + Duration::from_micros(300))
+}
+
+fn sleep_shortly(link: &Link, object: Object) -> Wake {
+    let mut fds = [PollFd::default(); OWN];
+    let watch = Watch::Objects(&[object]);
+    sleep(link, watch, &mut fds, short(), None, &mut || false)
+}
+
+#[test]
+fn a_thread_keeps_its_slot_and_a_dead_ones_goes_to_the_next() {
+    let fake = Fake::new();
+    let object = fake.stream(1);
+    let link = fake.link;
+    assert_eq!(sleep_shortly(link, object), Wake::Timeout);
+    let mine = thread::slot().unwrap();
+    assert_eq!(sleep_shortly(link, object), Wake::Timeout);
+    assert_eq!(thread::slot(), Some(mine));
+    let other = |link| {
+        std::thread::spawn(move || {
+            sleep_shortly(link, object);
+            (thread::slot().unwrap(), thread::id())
+        })
+        .join()
+        .unwrap()
+    };
+    let (first, gone) = other(link);
+    assert_ne!(first, mine);
+    while crate::ffi::process::thread_lives(thread::process(), gone) {
+        std::thread::yield_now();
+    }
+    assert_eq!(other(link).0, first, "with its eventfd");
+    let cell = link.control.slot(first).unwrap();
+    assert_eq!(cell.generation.load(ChannelOrdering::Relaxed), 2);
+}
+
+#[test]
+fn an_empty_pool_means_looking_every_millisecond() {
+    let fake = Fake::new();
+    let object = fake.stream(1);
+    let us = u64::from(thread::process()) << 32 | u64::from(thread::process());
+    for index in 0..SLOTS {
+        // The leader of this process lives as long as the test.
+        let user = &fake.link.control.slot(index).unwrap().user;
+        user.store(us, ChannelOrdering::Relaxed);
+    }
+    let before = COUNTERS.waits_sliced_no_slot.value();
+    assert_eq!(sleep_shortly(fake.link, object), Wake::Timeout);
+    assert!(COUNTERS.waits_sliced_no_slot.value() > before);
+    let mut looks = 0;
+    let mut fds = [PollFd::default(); OWN];
+    let woken = sleep(
+        fake.link,
+        Watch::Objects(&[object]),
+        &mut fds,
+        None,
+        None,
+        &mut || {
+            looks += u32::from(fake.link.control.object(1).is_some());
+            looks > 5_000
+        },
+    );
+    assert_eq!(woken, Wake::Ready);
+}
+
+#[test]
+fn a_sleep_inside_a_sleep_makes_the_outer_one_look_again() {
+    let fake = Fake::new();
+    let object = fake.stream(1);
+    let link = fake.link;
+    let slot = Slot::take(link).unwrap();
+    let eventfd = slot.eventfd;
+    let objects = [object];
+    let outer = Sleeping::begin(link, Watch::Objects(&objects), slot);
+    readiness::begin_sleep(outer.slot.cell, || outer.watch.add(link, outer.slot.index));
+    // A signal handler of this thread waits on the same object.
+    assert_eq!(sleep_shortly(link, object), Wake::Timeout);
+    let mut fds = [PollFd {
+        fd: eventfd,
+        events: POLLIN,
+        revents: 0,
+    }];
+    assert_eq!(look(&mut fds, None), Ok(1), "the outer ppoll would return");
+    let woken = outer.run(&mut [PollFd::default(); OWN], short(), None, &mut || false);
+    assert_eq!(woken, Some(Wake::Timeout));
+    drop(outer);
+    assert!(fake.cell(object).watch.slots.is_empty());
+    assert_eq!(look(&mut fds, None), Ok(0));
+}
+
+#[test]
+fn an_eventfd_closed_behind_our_back_is_replaced() {
+    let fake = Fake::new();
+    let object = fake.stream(1);
+    let link = fake.link;
+    let got = fake.once_asleep(
+        object,
+        |link| {
+            let taken = Slot::take(link).unwrap();
+            slot::pretend_eventfd(link, taken.index, 1_000_000);
+            let mut fds = [PollFd::default(); OWN];
+            let cell = link.control.object(1).unwrap();
+            let watch = Watch::Objects(&[object]);
+            sleep(link, watch, &mut fds, None, None, &mut || {
+                cell.host.rx_tail.load(ChannelOrdering::Acquire) > 0
+            })
+        },
+        |fake| fake.receive(object, b"x"),
+    );
+    assert_eq!(got, Wake::Ready);
+    assert_eq!(sleep_shortly(link, object), Wake::Timeout);
+}
+
+#[test]
+fn kernel_descriptors_and_the_hosts_end_wake_too() {
+    let mut fake = Fake::new();
+    let object = fake.stream(1);
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    let mut fds = [PollFd::default(); OWN + 1];
+    fds[OWN].fd = read.as_raw_fd();
+    fds[OWN].events = POLLIN;
+    let wait = |link, fds: &mut [PollFd]| {
+        sleep(link, Watch::Objects(&[object]), fds, short(), None, &mut || false)
+    };
+    assert_eq!(wait(fake.link, &mut fds), Wake::Timeout);
+    rustix::io::write(&write, b"x").unwrap();
+    assert_eq!(wait(fake.link, &mut fds), Wake::Kernel);
+    rustix::io::read(&read, &mut [0; 1]).unwrap();
+    fake.die();
+    assert_eq!(wait(fake.link, &mut fds), Wake::HostDead);
+    assert_eq!(wait(fake.link, &mut fds), Wake::Timeout, "told once");
+}
+
+#[test]
+fn a_foreign_sleeper_is_woken_by_the_host() {
+    let fake = Fake::new();
+    let cell = fake.link.control.slot(9).unwrap();
+    cell.user.store(1 << 32 | 1, ChannelOrdering::Relaxed);
+    slot::wake(fake.link, 9);
+    let mut kicked = Vec::new();
+    let kicks = &fake.link.control.header().kicks.slots;
+    kicks.drain(|slot| kicked.push(slot));
+    assert_eq!(kicked, [9]);
+}
