@@ -45,5 +45,3 @@ pub mod waiter;
 
 /// The version of this build: the package's, and the commit when it was built from a checkout.
 pub const BUILD_VERSION: &str = env!("KNET_BUILD_VERSION");
-/// The build: host and program side must come from the same one.
-pub const VERSION: &str = BUILD_VERSION;
