@@ -16,17 +16,25 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+#[cfg(not(loom))]
 pub mod attach;
 pub mod channel;
+#[cfg(not(loom))]
 pub mod device;
 pub mod errno;
+#[cfg(not(loom))]
 pub mod ffi;
 pub mod id;
+#[cfg(not(loom))]
 pub mod iomux;
 pub mod readiness;
+#[cfg(not(loom))]
 pub mod socket;
+#[cfg(not(loom))]
 pub mod stack;
 pub mod telemetry;
+#[cfg(not(loom))]
 pub mod thread;
 pub mod time;
+#[cfg(not(loom))]
 pub mod waiter;

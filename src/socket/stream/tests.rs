@@ -94,10 +94,7 @@ fn a_receive_for_nothing_waits_for_nothing() {
         dontwait: true,
         ..none()
     };
-    assert_eq!(
-        wait_for(fake.link, object, 1, dontwait),
-        Err(Errno::AGAIN)
-    );
+    assert_eq!(wait_for(fake.link, object, 1, dontwait), Err(Errno::AGAIN));
 }
 
 #[test]
@@ -236,10 +233,7 @@ fn the_receive_timeout_is_eagain_and_never_early() {
         .rcvtimeo_us
         .store(2_500, Ordering::Relaxed);
     let begin = monotonic();
-    assert_eq!(
-        wait_for(fake.link, object, 9, none()),
-        Err(Errno::AGAIN)
-    );
+    assert_eq!(wait_for(fake.link, object, 9, none()), Err(Errno::AGAIN));
     assert!(monotonic().since(begin) >= Duration::from_micros(2_500));
 }
 
@@ -249,7 +243,11 @@ fn the_low_water_mark_holds_a_blocking_receive() {
     let object = fake.stream(1);
     fake.cell(object).read.rcvlowat.store(4, Ordering::Relaxed);
     fake.receive(object, b"ab");
-    assert_eq!(get(&fake, object, 9, none()).unwrap(), b"ab", "non-blocking");
+    assert_eq!(
+        get(&fake, object, 9, none()).unwrap(),
+        b"ab",
+        "non-blocking"
+    );
     fake.receive(object, b"ab");
     let mut rest = [&b"c"[..], &b"d"[..]].into_iter();
     let got = fake.while_serving(

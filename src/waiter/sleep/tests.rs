@@ -130,7 +130,14 @@ fn kernel_descriptors_and_the_hosts_end_wake_too() {
     fds[OWN].fd = read.as_raw_fd();
     fds[OWN].events = POLLIN;
     let wait = |link, fds: &mut [PollFd]| {
-        sleep(link, Watch::Objects(&[object]), fds, short(), None, &mut || false)
+        sleep(
+            link,
+            Watch::Objects(&[object]),
+            fds,
+            short(),
+            None,
+            &mut || false,
+        )
     };
     assert_eq!(wait(fake.link, &mut fds), Wake::Timeout);
     rustix::io::write(&write, b"x").unwrap();
