@@ -205,7 +205,7 @@ mod tests {
         let parent = id();
         let child = process::clone_silent().unwrap();
         if child == 0 {
-            let fresh = id() != parent && slot().is_none() && super::process() == process::pid();
+            let fresh = id() != parent && slot().is_none() && process() == process::pid();
             process::exit(i32::from(!fresh));
         }
         let mut status = 0;

@@ -33,6 +33,7 @@ pub struct Link {
     host_eventfd: i32,
     dead: AtomicBool,
     number: u32,
+    family: u64,
 }
 
 /// What a link is made of.
@@ -48,6 +49,8 @@ pub struct Parts {
     pub control_socket: i32,
     /// An internal descriptor.
     pub host_eventfd: i32,
+    /// Tells this family's control memory from another's: its inode number.
+    pub family: u64,
 }
 
 /// The link to the present host, or None: not attached.
@@ -78,6 +81,7 @@ pub fn install(parts: Parts) -> Result<&'static Link> {
         host_eventfd: parts.host_eventfd,
         dead: AtomicBool::new(false),
         number,
+        family: parts.family,
     });
     PRESENT.store(number + 1, Ordering::Release);
     Ok(link)
@@ -97,6 +101,7 @@ impl Link {
             host_eventfd: parts.host_eventfd,
             dead: AtomicBool::new(false),
             number: after + NEXT.fetch_add(1, Ordering::Relaxed),
+            family: parts.family,
         }
     }
 
@@ -104,6 +109,12 @@ impl Link {
     #[must_use]
     pub fn process(&self) -> u32 {
         self.process.load(Ordering::Relaxed)
+    }
+
+    /// Which family's memory it is, the same in parent and child.
+    #[must_use]
+    pub const fn family(&self) -> u64 {
+        self.family
     }
 
     /// Which of the process's links it is.

@@ -4,8 +4,326 @@
 //! `rendezvous`, `thread`, `ffi`. Runs in the program's own calls, also in a signal handler. Invariant: it never
 //! allocates, never parses the config, and whatever goes wrong ends in one line on descriptor 2 and kernel sockets.
 
-pub mod link;
-pub mod object;
+// A fault is made at most a few times in a process's life and must live on the stack: nothing here may allocate.
+#![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
-pub use link::{Link, link};
-pub use object::Object;
+mod config_file;
+mod fault;
+pub mod fork;
+mod handshake;
+pub mod link;
+mod lock;
+pub mod object;
+mod place;
+mod spawn;
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+
+use self::config_file::ConfigFile;
+use self::fault::Fault;
+use self::handshake::Answer;
+pub use self::link::{Link, link};
+use self::lock::Lock;
+pub use self::object::Object;
+use crate::channel::cell::host_state;
+use crate::channel::policy::policy_flag;
+use crate::channel::sync::Ordering as ChannelOrdering;
+use crate::errno::{Errno, Result};
+use crate::ffi::descriptor;
+use crate::rendezvous::{self, HostNames, Path};
+use crate::time::{Instant, monotonic};
+
+/// One thread at a time speaks with a host or forks.
+static ATTACH: Lock = Lock::new();
+/// See [`stage`].
+static STAGE: AtomicU32 = AtomicU32::new(stage::UNTRIED);
+/// When a lost host may be looked for again, in nanoseconds of the monotonic clock.
+static NEXT_TRY: AtomicU64 = AtomicU64::new(0);
+
+mod stage {
+    /// No socket has needed a host yet.
+    pub(super) const UNTRIED: u32 = 0;
+    /// Attached, perhaps to a host that died since.
+    pub(super) const ATTACHED: u32 = 1;
+    /// Kernel sockets from now on; the reason was told.
+    pub(super) const KERNEL: u32 = 2;
+    /// Refused from now on, as the config says (`on_error: "fail"`).
+    pub(super) const REFUSED: u32 = 3;
+}
+
+/// A lost host is looked for at most once in this time.
+const RETRY_S: u64 = 1;
+/// How long a program waits for another one that is starting the same host.
+const START_S: u64 = 20;
+/// Hosts that may go away under our hands before we give up.
+const ATTEMPTS: u32 = 3;
+
+/// Where a program stands with its host.
+#[derive(Clone, Copy, Debug)]
+pub enum Standing {
+    /// Attached.
+    Attached(&'static Link),
+    /// The kernel serves.
+    Kernel,
+    /// Nobody serves: the config says to refuse.
+    Refused,
+}
+
+/// Whether a host may still serve sockets that are made now.
+#[must_use]
+pub fn may_accelerate() -> bool {
+    STAGE.load(Ordering::Acquire) <= stage::ATTACHED
+}
+
+/// Attaches at the first call that needs it. Async-signal-safe; a handler that interrupts its own thread's attach gets
+/// [`Standing::Kernel`].
+pub fn ensure() -> Standing {
+    if let Some(standing) = known() {
+        return standing;
+    }
+    let Some(_inside) = ATTACH.enter() else {
+        return Standing::Kernel;
+    };
+    if let Some(standing) = known() {
+        return standing;
+    }
+    let again = link().is_some();
+    let now = monotonic();
+    if again && now < Instant::from_nanos(NEXT_TRY.load(Ordering::Relaxed)) {
+        return Standing::Kernel;
+    }
+    let next = now + Duration::from_secs(RETRY_S);
+    NEXT_TRY.store(next.nanos(), Ordering::Relaxed);
+    match attach() {
+        Ok(link) => {
+            STAGE.store(stage::ATTACHED, Ordering::Release);
+            if link
+                .control
+                .header()
+                .policy
+                .has(policy_flag::PROGRAM_EXCLUDED)
+            {
+                STAGE.store(stage::KERNEL, Ordering::Release);
+                return Standing::Kernel;
+            }
+            Standing::Attached(link)
+        }
+        Err(fault) if again => {
+            crate::debug!("host lost and not back refuse={}", fault.refuse);
+            Standing::Kernel
+        }
+        Err(fault) => settle(&fault),
+    }
+}
+
+/// What is decided already; None when somebody must attach.
+fn known() -> Option<Standing> {
+    match STAGE.load(Ordering::Acquire) {
+        stage::KERNEL => Some(Standing::Kernel),
+        stage::REFUSED => Some(Standing::Refused),
+        stage::ATTACHED => link()
+            .filter(|link| !link.is_dead())
+            .map(Standing::Attached),
+        _ => None,
+    }
+}
+
+/// Tells the fault once and decides for good.
+fn settle(fault: &Fault) -> Standing {
+    fault.tell();
+    if fault.refuse {
+        STAGE.store(stage::REFUSED, Ordering::Release);
+        Standing::Refused
+    } else {
+        STAGE.store(stage::KERNEL, Ordering::Release);
+        Standing::Kernel
+    }
+}
+
+/// Makes sure that the host's device is open and its lcore runs.
+pub fn open_device(link: &'static Link) -> Standing {
+    let running = || {
+        link.control
+            .header()
+            .host_state
+            .load(ChannelOrdering::Acquire)
+            == host_state::RUNNING
+    };
+    if running() {
+        return Standing::Attached(link);
+    }
+    let Some(_inside) = ATTACH.enter() else {
+        return Standing::Kernel;
+    };
+    if running() {
+        return Standing::Attached(link);
+    }
+    let fault = match handshake::open_device(link.control_socket()) {
+        Answer::Done(()) => return Standing::Attached(link),
+        Answer::Fault(fault) => fault,
+        Answer::Lost(error) => handshake::lost(error),
+    };
+    link.mark_dead();
+    settle(&fault)
+}
+
+/// Finds or starts the host and shakes hands.
+fn attach() -> core::result::Result<&'static Link, Fault> {
+    crate::thread::remember_process();
+    let config = config_file::open()?;
+    let attached = attach_with(&config);
+    if let Some(fd) = config.fd {
+        descriptor::close(fd);
+    }
+    attached
+}
+
+fn attach_with(config: &ConfigFile) -> core::result::Result<&'static Link, Fault> {
+    if config.fd.is_none() {
+        // Only a host of the system can read it for us.
+        let system = system_socket()?;
+        return match system.map(|socket| finish(socket, config)) {
+            Some(Answer::Done(link)) => Ok(link),
+            Some(Answer::Fault(fault)) => Err(fault),
+            Some(Answer::Lost(error)) => Err(handshake::lost(error)),
+            None => Err(Fault::config(config.path, Errno::ACCESS)),
+        };
+    }
+    let folder = rendezvous::run_folder()
+        .map_err(|e| Fault::step("run folder", c"(KNET_RUN_DIR names one)", e))?;
+    let namespace =
+        rendezvous::network_namespace().map_err(|e| Fault::step("network namespace", c"", e))?;
+    let names = rendezvous::host_names(&folder, namespace, config.hash)
+        .map_err(|e| Fault::step("run folder", folder.as_c_str(), e))?;
+    if let Some(link) = served_by_system(&names, config)? {
+        return Ok(link);
+    }
+    let mut last = Errno::CONNRESET;
+    for _ in 0..ATTEMPTS {
+        let found = find(&names)?;
+        match finish(found.socket, config) {
+            Answer::Done(link) => return Ok(link),
+            Answer::Fault(fault) => return Err(fault),
+            // A host that was just ending: look again.
+            Answer::Lost(error) => last = error,
+        }
+    }
+    Err(handshake::lost(last))
+}
+
+/// Attaches to the host of the system when it serves this config and no private host runs.
+fn served_by_system(
+    names: &HostNames,
+    config: &ConfigFile,
+) -> core::result::Result<Option<&'static Link>, Fault> {
+    if rustix::fs::stat(names.socket.as_c_str()).is_ok() {
+        return Ok(None);
+    }
+    let Some(socket) = system_socket()? else {
+        return Ok(None);
+    };
+    match finish(socket, config) {
+        Answer::Done(link) => Ok(Some(link)),
+        // It has another config: a private host will say what is wrong with ours, if anything is.
+        Answer::Fault(_) | Answer::Lost(_) => Ok(None),
+    }
+}
+
+fn system_socket() -> core::result::Result<Option<i32>, Fault> {
+    let path = Path::new(rendezvous::SYSTEM_SOCKET.to_bytes())
+        .map_err(|e| Fault::step("host", rendezvous::SYSTEM_SOCKET, e))?;
+    match handshake::connect(&path) {
+        Err(Errno::ACCESS) => Ok(None),
+        other => other.map_err(|e| Fault::step("host", rendezvous::SYSTEM_SOCKET, e)),
+    }
+}
+
+/// Says Hello; on success the socket belongs to the new link, else it is closed.
+fn finish(socket: i32, config: &ConfigFile) -> Answer<&'static Link> {
+    let answer = match handshake::hello(socket, config) {
+        Answer::Done(parts) => match link::install(parts) {
+            Ok(link) => return Answer::Done(link),
+            Err(error) => Answer::Lost(error),
+        },
+        Answer::Fault(fault) => Answer::Fault(fault),
+        Answer::Lost(error) => Answer::Lost(error),
+    };
+    descriptor::close(socket);
+    answer
+}
+
+/// A host's socket, and the start lock that is held until the hand-shake is over.
+struct Found {
+    socket: i32,
+    lock: Option<i32>,
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        if let Some(lock) = self.lock {
+            descriptor::close(lock);
+        }
+    }
+}
+
+/// Connects to the private host, or starts it. Who loses the start race connects to the winner's.
+fn find(names: &HostNames) -> core::result::Result<Found, Fault> {
+    let socket_fault = |error| Fault::step("host socket", names.socket.as_c_str(), error);
+    if let Some(socket) = handshake::connect(&names.socket).map_err(socket_fault)? {
+        return Ok(Found { socket, lock: None });
+    }
+    let lock =
+        lock_start(names).map_err(|e| Fault::step("start lock", names.lock.as_c_str(), e))?;
+    let mut found = Found {
+        socket: -1,
+        lock: Some(lock),
+    };
+    if let Some(socket) = handshake::connect(&names.socket).map_err(socket_fault)? {
+        found.socket = socket;
+        return Ok(found);
+    }
+    let host = place::host()?;
+    let program = place::program();
+    let name = Path::new(place::name_of(program.as_bytes())).unwrap_or_else(|_| Path::empty());
+    found.socket = spawn::start(&host, name.as_c_str())
+        .map_err(|e| Fault::step("cannot start host", host.as_c_str(), e))?;
+    Ok(found)
+}
+
+fn lock_start(names: &HostNames) -> Result<i32> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let lock = descriptor::raw(rustix::fs::open(
+        names.lock.as_c_str(),
+        flags,
+        Mode::RUSR | Mode::WUSR,
+    )?);
+    let end = monotonic() + Duration::from_secs(START_S);
+    loop {
+        let file = descriptor::lend(lock)?;
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(lock),
+            Err(Errno::AGAIN | Errno::INTR) if monotonic() < end => pause(),
+            Err(error) => {
+                descriptor::close(lock);
+                return Err(if error == Errno::AGAIN {
+                    Errno::TIMEDOUT
+                } else {
+                    error
+                });
+            }
+        }
+    }
+}
+
+/// Two milliseconds, or less when a signal comes; for the rare waits on another thread or process.
+pub fn pause() {
+    let slice = rustix::time::Timespec {
+        tv_sec: 0,
+        tv_nsec: 2_000_000,
+    };
+    // Neither end of the wait matters: the caller looks again.
+    let _ = rustix::event::poll(&mut [], Some(&slice));
+}

@@ -7,6 +7,19 @@
 //! A port is opened as one queue pair per lcore, split into a receive half and a transmit half so that
 //! a reply can be written while a received frame is still being looked at.
 
+pub mod builtin;
+pub mod fault;
+pub mod frame;
+pub mod pair;
+pub mod pcap;
+pub mod plugin;
+pub mod plugin_abi;
+pub mod port_counters;
+mod tx_batch;
+pub mod unix;
+
+pub use builtin::open_builtin;
+
 use crate::errno::Errno;
 use crate::time::Instant;
 
@@ -91,7 +104,8 @@ pub trait RxQueue: Send {
     /// once more before it sleeps.
     fn arm(&mut self, _on: bool) {}
 
-    /// The earliest time at which a frame held back by a simulated delay becomes due.
+    /// The earliest time at which the queue wants to be polled although no descriptor says so: a frame
+    /// held back by a simulated delay becomes due, or a lost link is to be looked for again.
     fn next_due(&self) -> Option<Instant> {
         None
     }

@@ -67,6 +67,12 @@ fn internal_forget(fd: i32) {
     }
 }
 
+/// 1 + the highest internal number ever.
+#[must_use]
+pub fn end_of_internal() -> i32 {
+    HIGHEST.load(Ordering::Relaxed)
+}
+
 /// The first internal number at or above `from`, or None.
 #[must_use]
 pub fn next_internal(from: i32) -> Option<i32> {

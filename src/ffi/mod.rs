@@ -6,8 +6,10 @@
 pub mod descriptor;
 pub mod environment;
 pub mod errno;
+pub mod handler;
 pub mod pages;
 pub mod process;
 pub mod real;
 pub mod signal;
+pub mod sockopt;
 pub mod wait;

@@ -139,3 +139,33 @@ pub fn on_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern 
     // SAFETY: three functions without arguments that live as long as this object, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) == 0 }
 }
+
+/// dup3(2) without close-on-exec, past the exported functions; nothing to do when both are the same.
+///
+/// # Errors
+/// EBADF, EMFILE as the kernel says.
+pub fn duplicate_onto(fd: i32, onto: i32) -> Result<()> {
+    if fd == onto {
+        return Ok(());
+    }
+    // SAFETY: numbers only.
+    checked(unsafe { libc::syscall(libc::SYS_dup3, fd, onto, 0_usize) }).map(|_| ())
+}
+
+/// Closes every descriptor from `first` on, past the exported functions.
+pub fn close_from(first: i32) {
+    // SAFETY: numbers only.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0_usize) };
+    if done == 0 {
+        return;
+    }
+    // Before Linux 5.9.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile)
+        .current
+        .and_then(|limit| i32::try_from(limit).ok())
+        .unwrap_or(i32::MAX)
+        .min(1 << 16);
+    for fd in first..limit {
+        super::descriptor::close(fd);
+    }
+}

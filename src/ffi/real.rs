@@ -40,6 +40,24 @@ use legacy::{
     SYS_inotify_init, SYS_open, SYS_pipe, SYS_poll, SYS_select, SYS_signalfd4,
 };
 
+/// libc's `__libc_single_threaded` (glibc 2.32); null when it has none.
+static SINGLE_THREADED: AtomicPtr<core::sync::atomic::AtomicU8> = AtomicPtr::new(ptr::null_mut());
+
+/// Whether this process surely has one thread only. False when nobody can tell.
+#[must_use]
+pub fn is_single_threaded() -> bool {
+    let place = SINGLE_THREADED.load(Ordering::Acquire);
+    // SAFETY: null, or libc's own byte, which lives as long as the process and is only read here.
+    unsafe { place.as_ref() }.is_some_and(|flag| flag.load(Ordering::Relaxed) != 0)
+}
+
+fn resolve_single_threaded() {
+    let name = c"__libc_single_threaded";
+    // SAFETY: a terminated name.
+    let place = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    SINGLE_THREADED.store(place.cast(), Ordering::Release);
+}
+
 /// No system call: ENOSYS.
 const NONE: c_long = -1;
 
@@ -52,6 +70,7 @@ macro_rules! originals {
 
         /// Looks every original up; a second call finds the same.
         pub fn resolve() {
+            resolve_single_threaded();
             $(
                 let name = concat!(stringify!($name), "\0");
                 // SAFETY: a terminated name; RTLD_NEXT searches the objects behind this one.

@@ -8,7 +8,7 @@
 mod collect;
 pub mod epoll_set;
 pub mod poll;
-mod scratch;
+pub mod scratch;
 pub mod select;
 
 pub use poll::{PollEntry, Target, poll};

@@ -8,7 +8,7 @@ const FEW: usize = 64;
 
 /// `count` copies of a value to work with.
 #[derive(Debug)]
-pub(super) enum Scratch<T: Copy> {
+pub enum Scratch<T: Copy> {
     /// On the stack.
     Few([T; FEW], usize),
     /// In pages.
@@ -20,7 +20,7 @@ impl<T: Copy> Scratch<T> {
     ///
     /// # Errors
     /// ENOMEM.
-    pub(super) fn filled(count: usize, value: T) -> Result<Self> {
+    pub fn filled(count: usize, value: T) -> Result<Self> {
         if count <= FEW {
             return Ok(Self::Few([value; FEW], count));
         }
@@ -28,7 +28,7 @@ impl<T: Copy> Scratch<T> {
     }
 
     /// The values.
-    pub(super) fn as_mut_slice(&mut self) -> &mut [T] {
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
         match self {
             Self::Few(values, count) => values.get_mut(..*count).unwrap_or(&mut []),
             Self::Many(pages) => pages.as_mut_slice(),

@@ -51,6 +51,7 @@ impl Fake {
             process: 0,
             control_socket: descriptor::raw(theirs),
             host_eventfd: descriptor::raw(bell),
+            family: 0,
         };
         Self {
             link: Box::leak(Box::new(Link::for_test(parts))),
@@ -159,7 +160,7 @@ impl Fake {
             .store(peer.ip().to_bits(), Ordering::Relaxed);
         fact.remote_port
             .store(u32::from(peer.port()), Ordering::Relaxed);
-        let entries = accept_ring::entries(RING);
+        let entries = self.layout.accept_entries();
         // The host's own mapping is writable: the queue is written by the same function as there.
         let cell = self.cell(listener);
         let entries: &[AtomicU32] = self

@@ -6,7 +6,7 @@ use crate::attach::{Link, Object};
 use crate::channel::cell::{ObjectCell, flag};
 use crate::channel::sync::{AtomicU64, Ordering};
 use crate::errno::{Errno, Result};
-use crate::ffi::signal;
+use crate::ffi::handler;
 use crate::ffi::wait::PollFd;
 use crate::readiness::{self, event};
 use crate::time::{Instant, monotonic};
@@ -100,7 +100,7 @@ pub fn until(
         ) {
             Wake::Ready | Wake::Kernel | Wake::HostDead => return Ok(()),
             Wake::Timeout => return Err(Errno::AGAIN),
-            Wake::Interrupted if deadline.is_none() && signal::handlers_restart() => {}
+            Wake::Interrupted if deadline.is_none() && handler::handlers_restart() => {}
             Wake::Interrupted => return Err(Errno::INTR),
             Wake::Failed(error) => return Err(error),
         }

@@ -88,6 +88,15 @@ pub struct RxRing {
     pub id: u32,
 }
 
+/// Memory of a send buffer, for [`FlowMemory::take_send`].
+#[derive(Debug)]
+pub struct SendBuffer {
+    /// The whole buffer.
+    pub bytes: &'static mut [u8],
+    /// The provider's own number for it.
+    pub id: u32,
+}
+
 /// Where receive rings come from (the host implements it over the channel, tests over `Vec::leak`).
 pub trait FlowMemory {
     /// Gives a ring of at least `capacity` bytes (a power of two) to `owner`, or None when there is no memory: the
@@ -97,8 +106,21 @@ pub trait FlowMemory {
     /// Puts memory behind the first `bytes` of ring `id`; false = none to be had, and the window stays.
     fn back(&mut self, owner: Owner, id: u32, bytes: usize) -> bool;
 
-    /// Takes the ring back; the stack has let go of it.
+    /// Takes the ring back; the stack has let go of it. `ring.bytes` is empty, because the slice itself went into
+    /// smoltcp's socket and died with it: `ring.id` says which memory is free again.
     fn give_back(&mut self, owner: Owner, ring: RxRing);
+
+    /// Lends memory for smoltcp's send buffer of a flow, or None: the stack then takes it from the heap. Only the
+    /// provider can use such memory again, because smoltcp does not hand a buffer back.
+    fn take_send(&mut self, owner: Owner, bytes: usize) -> Option<SendBuffer> {
+        let _ = (owner, bytes);
+        None
+    }
+
+    /// Takes the memory of a send buffer back; the stack has let go of it.
+    fn give_back_send(&mut self, owner: Owner, id: u32) {
+        let _ = (owner, id);
+    }
 }
 
 /// What `listen` asks for.
@@ -189,6 +211,8 @@ pub enum FlowState {
 pub struct Facts {
     /// TCP state.
     pub state: FlowState,
+    /// [`RxRing::id`] of its receive ring.
+    pub ring: u32,
     /// Bytes received in order since the connection began (readable = this less what was consumed).
     pub rx_total: u64,
     /// The peer's FIN was received after `rx_total` bytes.

@@ -5,5 +5,43 @@
 //! Invariant: every call is bounded, nothing blocks, time and randomness are arguments.
 
 mod api;
+mod buffers;
+mod changes;
+pub mod checksum;
+mod control;
+pub mod counters;
+pub mod demux;
+mod flow;
+mod flow_table;
+pub mod frame;
+mod guard;
+pub mod icmp;
+mod input;
+mod interface;
+pub mod isn;
+mod life;
+mod listener;
+mod loopback;
+pub mod neighbor;
+mod output;
+pub mod patch;
+pub mod port_alloc;
+pub mod rate_limit;
+mod recovery;
+pub mod route;
+#[cfg(test)]
+mod seeded;
+pub mod segment;
+pub mod siphash;
+#[allow(clippy::module_inception)] // it holds the type of that name
+mod stack;
+#[cfg(test)]
+mod tests;
+pub mod time_wait;
+pub mod timer_wheel;
+mod tracker;
+mod watchdog;
 
 pub use api::*;
+pub use counters::StackCounters;
+pub use stack::{Close, Stack};

@@ -13,7 +13,7 @@ use crate::channel::cell::process as state;
 use crate::channel::layout::PROCS;
 use crate::channel::owner::{BusyOwner, OwnerWord, Taken};
 use crate::channel::sync::Ordering;
-use crate::ffi::{process, signal};
+use crate::ffi::{handler, process};
 use crate::thread;
 
 /// A sleep on an owner word ends after this to look whether the owner still lives (design D8).
@@ -78,7 +78,7 @@ pub fn release(word: &OwnerWord, publish: impl FnMut()) {
 }
 
 fn is_gone(link: &Link, owner: u32, slices: u32) -> bool {
-    if !signal::any_thread_lives(owner) {
+    if !handler::any_thread_lives(owner) {
         return true;
     }
     // A killed process that nobody has waited for still answers; the host has freed its cell by now.

@@ -240,12 +240,12 @@ fn the_last_descriptor_lets_go_and_rings() {
     hold::add(fake.link, object).unwrap();
     close::release(fake.link, object);
     assert!(fake.link.control.held(0).unwrap().has(1));
-    assert_eq!(fake.bells(0), []);
+    assert_eq!(fake.bells(0), [0_u32; 0]);
     close::release(fake.link, object);
     assert!(!fake.link.control.held(0).unwrap().has(1));
     assert_eq!(fake.bells(0), [1]);
     close::release(fake.link, object);
-    assert_eq!(fake.bells(0), [], "one too many changes nothing");
+    assert_eq!(fake.bells(0), [0_u32; 0], "one too many changes nothing");
 }
 
 #[test]

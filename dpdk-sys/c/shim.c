@@ -1,0 +1,584 @@
+/*
+ * See shim.h. Every function of the receive and transmit path belongs to the thread that owns the
+ * queue; none blocks, none allocates outside the mbuf pools.
+ */
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <errno.h>
+#include <linux/if_packet.h>
+#include <net/if.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_ether.h>
+#include <rte_interrupts.h>
+#include <rte_ip.h>
+#include <rte_lcore.h>
+#include <rte_log.h>
+#include <rte_mbuf.h>
+#include <rte_prefetch.h>
+#include <rte_tcp.h>
+#include <rte_version.h>
+
+_Static_assert(sizeof(struct knet_slot) == 24, "plugin_abi.rs: Slot");
+_Static_assert(sizeof(struct knet_stats) == 24, "plugin_abi.rs: QueueStats");
+
+#if RTE_VERSION < RTE_VERSION_NUM(21, 11, 0, 0)
+#error "DPDK 21.11 or newer is needed"
+#endif
+
+const uint64_t knet_rx_checksum_offloads =
+	RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_TCP_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
+const uint64_t knet_rx_lro_offloads = RTE_ETH_RX_OFFLOAD_TCP_LRO;
+const uint64_t knet_rx_scatter_offload = RTE_ETH_RX_OFFLOAD_SCATTER;
+const uint64_t knet_tx_tcp_offload = RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
+const uint64_t knet_tx_ipv4_offload = RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;
+const uint64_t knet_tx_tso_offload = RTE_ETH_TX_OFFLOAD_TCP_TSO;
+const uint64_t knet_tx_fast_free_offload = RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
+const uint64_t knet_rss_fields = RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP;
+const uint32_t knet_rss_mode = RTE_ETH_MQ_RX_RSS;
+
+struct knet_queue {
+	uint16_t port;
+	uint16_t queue;
+	int epoll;  /* holds the receive interrupt; -1 = none */
+	int socket; /* the driver's own packet socket; -1 = none */
+	bool interrupt; /* the port has receive interrupts: look again when epoll is -1 */
+	uint32_t looks;
+	struct rte_mempool *pool;
+	struct rte_mempool *large; /* for frames that do not fit into `pool`; may be NULL */
+	uint64_t tx_offloads;
+	struct knet_stats stats;
+};
+
+struct knet_queue *knet_queue_new(uint16_t port, uint16_t queue, struct rte_mempool *pool,
+				  struct rte_mempool *large, uint64_t tx_offloads)
+{
+	struct knet_queue *q = calloc(1, sizeof(*q));
+
+	if (q == NULL)
+		return NULL;
+	q->port = port;
+	q->queue = queue;
+	q->epoll = -1;
+	q->socket = -1;
+	q->pool = pool;
+	q->large = large;
+	q->tx_offloads = tx_offloads;
+	return q;
+}
+
+void knet_queue_free(struct knet_queue *q)
+{
+	if (q->epoll >= 0)
+		close(q->epoll);
+	free(q);
+}
+
+/* ---- receive ---- */
+
+/* The IPv4 header checksum holds (virtio vouches for the TCP part only). */
+static bool ipv4_header_good(const struct rte_mbuf *m)
+{
+	const uint8_t *frame = rte_pktmbuf_mtod(m, const uint8_t *);
+	uint32_t at = RTE_ETHER_HDR_LEN;
+	uint16_t type;
+	uint32_t bytes;
+
+	if (m->data_len < RTE_ETHER_HDR_LEN + sizeof(struct rte_vlan_hdr) + sizeof(struct rte_ipv4_hdr))
+		return false;
+	type = (uint16_t)(frame[12] << 8 | frame[13]);
+	if (type == RTE_ETHER_TYPE_VLAN) {
+		type = (uint16_t)(frame[16] << 8 | frame[17]);
+		at += sizeof(struct rte_vlan_hdr);
+	}
+	if (type == RTE_ETHER_TYPE_IPV6)
+		return true;
+	if (type != RTE_ETHER_TYPE_IPV4)
+		return false;
+	bytes = (frame[at] & 0x0fu) * 4u;
+	if (bytes < sizeof(struct rte_ipv4_hdr) || at + bytes > m->data_len)
+		return false;
+	return rte_raw_cksum(frame + at, bytes) == 0xffff;
+}
+
+static uint16_t rx_flags(const struct rte_mbuf *m)
+{
+	const uint64_t l4 = m->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK;
+	const uint64_t ip = m->ol_flags & RTE_MBUF_F_RX_IP_CKSUM_MASK;
+	uint16_t flags = 0;
+
+	if (l4 == RTE_MBUF_F_RX_L4_CKSUM_BAD || ip == RTE_MBUF_F_RX_IP_CKSUM_BAD)
+		return KNET_RX_CHECKSUM_BAD;
+	/* NONE: not right in the frame, but the data is known to be (virtio, never left the machine). */
+	if (l4 == RTE_MBUF_F_RX_L4_CKSUM_NONE)
+		flags |= KNET_RX_CHECKSUM_PARTIAL;
+	if (l4 != RTE_MBUF_F_RX_L4_CKSUM_UNKNOWN &&
+	    (ip == RTE_MBUF_F_RX_IP_CKSUM_GOOD || ipv4_header_good(m)))
+		flags |= KNET_RX_CHECKSUM_GOOD;
+	return flags;
+}
+
+/* Makes one piece of a chain, or returns NULL and frees it. */
+static struct rte_mbuf *linear(struct knet_queue *q, struct rte_mbuf *chain)
+{
+	struct rte_mbuf *whole;
+	const struct rte_mbuf *part;
+	uint8_t *to;
+
+	if (rte_pktmbuf_linearize(chain) == 0)
+		return chain;
+	whole = q->large == NULL ? NULL : rte_pktmbuf_alloc(q->large);
+	if (whole == NULL || rte_pktmbuf_tailroom(whole) < chain->pkt_len) {
+		rte_pktmbuf_free(whole);
+		rte_pktmbuf_free(chain);
+		q->stats.rx_dropped_chained++;
+		return NULL;
+	}
+	to = rte_pktmbuf_mtod(whole, uint8_t *);
+	for (part = chain; part != NULL; part = part->next) {
+		memcpy(to, rte_pktmbuf_mtod(part, const void *), part->data_len);
+		to += part->data_len;
+	}
+	whole->data_len = (uint16_t)chain->pkt_len;
+	whole->pkt_len = chain->pkt_len;
+	whole->ol_flags |= chain->ol_flags & (RTE_MBUF_F_RX_L4_CKSUM_MASK | RTE_MBUF_F_RX_IP_CKSUM_MASK);
+	rte_pktmbuf_free(chain);
+	return whole;
+}
+
+uint32_t knet_rx_burst(struct knet_queue *q, struct knet_slot *slots, uint32_t max)
+{
+	struct rte_mbuf *burst[KNET_BURST_MAX];
+	uint32_t used = 0;
+	uint16_t count;
+	uint16_t i;
+
+	if (max > KNET_BURST_MAX)
+		max = KNET_BURST_MAX;
+	count = rte_eth_rx_burst(q->port, q->queue, burst, (uint16_t)max);
+	for (i = 0; i < count; i++)
+		rte_prefetch0(rte_pktmbuf_mtod(burst[i], const void *));
+	for (i = 0; i < count; i++) {
+		struct rte_mbuf *m = burst[i];
+
+		if (unlikely(m->nb_segs > 1)) {
+			m = linear(q, m);
+			if (m == NULL)
+				continue;
+		}
+		slots[used].handle = m;
+		slots[used].data = rte_pktmbuf_mtod(m, uint8_t *);
+		slots[used].len = m->data_len;
+		slots[used].flags = rx_flags(m);
+		slots[used].segment_bytes = 0;
+		used++;
+	}
+	return used;
+}
+
+void knet_rx_free(struct knet_queue *q, const struct knet_slot *slots, uint32_t count)
+{
+	struct rte_mbuf *burst[KNET_BURST_MAX];
+	uint32_t i;
+
+	(void)q;
+	if (count > KNET_BURST_MAX)
+		count = KNET_BURST_MAX;
+	for (i = 0; i < count; i++)
+		burst[i] = slots[i].handle;
+	rte_pktmbuf_free_bulk(burst, count);
+}
+
+/* ---- transmit ---- */
+
+uint32_t knet_tx_alloc(struct knet_queue *q, struct knet_slot *slots, uint32_t count, uint32_t bytes)
+{
+	struct rte_mempool *pool = q->pool;
+	struct rte_mbuf *burst[KNET_BURST_MAX];
+	uint32_t i;
+
+	if (count > KNET_BURST_MAX)
+		count = KNET_BURST_MAX;
+	if (bytes + RTE_PKTMBUF_HEADROOM > rte_pktmbuf_data_room_size(pool)) {
+		pool = q->large;
+		if (pool == NULL || bytes + RTE_PKTMBUF_HEADROOM > rte_pktmbuf_data_room_size(pool))
+			return 0;
+	}
+	/* The bulk call is all or nothing: near the bottom of the pool take them one by one. */
+	if (rte_pktmbuf_alloc_bulk(pool, burst, count) != 0) {
+		for (i = 0; i < count; i++) {
+			burst[i] = rte_pktmbuf_alloc(pool);
+			if (burst[i] == NULL)
+				break;
+		}
+		count = i;
+	}
+	for (i = 0; i < count; i++) {
+		slots[i].handle = burst[i];
+		slots[i].data = rte_pktmbuf_mtod(burst[i], uint8_t *);
+		slots[i].len = rte_pktmbuf_tailroom(burst[i]);
+		slots[i].flags = 0;
+		slots[i].segment_bytes = 0;
+	}
+	return count;
+}
+
+/* Writes what the port needs to fill in checksums and to cut; false = the headers make no sense. */
+static bool offload(const struct knet_queue *q, struct rte_mbuf *m, uint16_t segment_bytes)
+{
+	uint8_t *frame = rte_pktmbuf_mtod(m, uint8_t *);
+	uint32_t l2 = RTE_ETHER_HDR_LEN;
+	uint32_t l3;
+	uint32_t l4;
+	uint16_t type;
+	struct rte_tcp_hdr *tcp;
+
+	if (m->data_len < l2 + sizeof(struct rte_vlan_hdr))
+		return false;
+	type = (uint16_t)(frame[12] << 8 | frame[13]);
+	if (type == RTE_ETHER_TYPE_VLAN) {
+		type = (uint16_t)(frame[16] << 8 | frame[17]);
+		l2 += sizeof(struct rte_vlan_hdr);
+	}
+	if (type == RTE_ETHER_TYPE_IPV4) {
+		if (m->data_len < l2 + sizeof(struct rte_ipv4_hdr))
+			return false;
+		l3 = (frame[l2] & 0x0fu) * 4u;
+		if (l3 < sizeof(struct rte_ipv4_hdr) || frame[l2 + 9] != IPPROTO_TCP)
+			return false;
+	} else if (type == RTE_ETHER_TYPE_IPV6) {
+		l3 = sizeof(struct rte_ipv6_hdr);
+		if (m->data_len < l2 + l3 || frame[l2 + 6] != IPPROTO_TCP)
+			return false;
+	} else {
+		return false;
+	}
+	if (m->data_len < l2 + l3 + sizeof(struct rte_tcp_hdr))
+		return false;
+	tcp = (struct rte_tcp_hdr *)(frame + l2 + l3);
+	l4 = (uint32_t)(tcp->data_off >> 4) * 4u;
+	if (l4 < sizeof(*tcp) || l2 + l3 + l4 > m->data_len)
+		return false;
+	m->l2_len = l2;
+	m->l3_len = l3;
+	m->l4_len = l4;
+	m->ol_flags |= RTE_MBUF_F_TX_TCP_CKSUM;
+	if (segment_bytes != 0 && l2 + l3 + l4 + segment_bytes < m->data_len) {
+		if ((q->tx_offloads & RTE_ETH_TX_OFFLOAD_TCP_TSO) == 0)
+			return false;
+		m->ol_flags |= RTE_MBUF_F_TX_TCP_SEG;
+		m->tso_segsz = segment_bytes;
+	}
+	if (type == RTE_ETHER_TYPE_IPV4) {
+		struct rte_ipv4_hdr *ip = (struct rte_ipv4_hdr *)(frame + l2);
+
+		m->ol_flags |= RTE_MBUF_F_TX_IPV4;
+		ip->hdr_checksum = 0;
+		if ((q->tx_offloads & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM) != 0)
+			m->ol_flags |= RTE_MBUF_F_TX_IP_CKSUM;
+		else
+			ip->hdr_checksum = (uint16_t)~rte_raw_cksum(ip, l3);
+		tcp->cksum = rte_ipv4_phdr_cksum(ip, m->ol_flags);
+	} else {
+		m->ol_flags |= RTE_MBUF_F_TX_IPV6;
+		tcp->cksum = rte_ipv6_phdr_cksum((struct rte_ipv6_hdr *)(frame + l2), m->ol_flags);
+	}
+	return true;
+}
+
+/*
+ * Sends from the front and returns how many slots are done with: sent, or dropped because nobody
+ * could ever send them (counted). The others stay the caller's, untouched but for their checksums.
+ */
+uint32_t knet_tx_burst(struct knet_queue *q, const struct knet_slot *slots, uint32_t count)
+{
+	struct rte_mbuf *burst[KNET_BURST_MAX];
+	bool prepare = false;
+	uint16_t ready;
+	uint16_t sent;
+	uint32_t i;
+
+	if (count > KNET_BURST_MAX)
+		count = KNET_BURST_MAX;
+	for (i = 0; i < count; i++) {
+		struct rte_mbuf *m = slots[i].handle;
+		bool good = slots[i].len <= (uint32_t)(m->buf_len - m->data_off);
+
+		if (good) {
+			m->data_len = (uint16_t)slots[i].len;
+			m->pkt_len = slots[i].len;
+			m->ol_flags = 0;
+			if ((slots[i].flags & KNET_TX_CHECKSUM) != 0 || slots[i].segment_bytes != 0) {
+				good = offload(q, m, slots[i].segment_bytes);
+				prepare = true;
+			}
+		}
+		if (!good) {
+			/* What is before it goes first; the caller comes again with it at the front. */
+			if (i == 0) {
+				rte_pktmbuf_free(m);
+				q->stats.tx_dropped_malformed++;
+				return 1;
+			}
+			break;
+		}
+		burst[i] = m;
+	}
+	ready = (uint16_t)i;
+	if (ready == 0)
+		return 0;
+	if (prepare) {
+		const uint16_t wanted = ready;
+
+		ready = rte_eth_tx_prepare(q->port, q->queue, burst, wanted);
+		if (ready == 0) {
+			rte_pktmbuf_free(burst[0]);
+			q->stats.tx_dropped_refused++;
+			return 1;
+		}
+	}
+	sent = rte_eth_tx_burst(q->port, q->queue, burst, ready);
+	return sent;
+}
+
+void knet_queue_stats(const struct knet_queue *q, struct knet_stats *out)
+{
+	/* Written by the lcore, read now and then by another thread. */
+	out->rx_dropped_chained = __atomic_load_n(&q->stats.rx_dropped_chained, __ATOMIC_RELAXED);
+	out->tx_dropped_refused = __atomic_load_n(&q->stats.tx_dropped_refused, __ATOMIC_RELAXED);
+	out->tx_dropped_malformed = __atomic_load_n(&q->stats.tx_dropped_malformed, __ATOMIC_RELAXED);
+}
+
+/* ---- sleeping ---- */
+
+void knet_queue_use_socket(struct knet_queue *q, int fd)
+{
+	q->socket = fd;
+}
+
+/*
+ * Puts the queue's receive interrupt into an epoll of the queue's own, so that EAL knows how to
+ * acknowledge it. vhost has its descriptor only once a peer is there: then a later call finds it.
+ */
+int knet_queue_use_interrupt(struct knet_queue *q)
+{
+	int epoll;
+	int rc;
+
+	q->interrupt = true;
+	if (rte_eth_dev_rx_intr_ctl_q_get_fd(q->port, q->queue) < 0)
+		return -ENOENT;
+	epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (epoll < 0)
+		return -errno;
+	rc = rte_eth_dev_rx_intr_ctl_q(q->port, q->queue, epoll, RTE_INTR_EVENT_ADD, NULL);
+	if (rc != 0) {
+		close(epoll);
+		return rc;
+	}
+	q->epoll = epoll;
+	return 0;
+}
+
+int knet_wait_fd(struct knet_queue *q)
+{
+	if (q->socket >= 0)
+		return q->socket;
+	if (q->epoll < 0 && q->interrupt && (q->looks++ & 0xfff) == 0)
+		(void)knet_queue_use_interrupt(q);
+	return q->epoll;
+}
+
+int knet_arm(struct knet_queue *q, uint32_t on)
+{
+	struct rte_epoll_event event;
+	int rc = 0;
+
+	if (q->socket >= 0) {
+		/* An interface that went down left its error here; it would end every later sleep at once. */
+		int error = 0;
+		socklen_t bytes = sizeof(error);
+
+		if (on)
+			(void)getsockopt(q->socket, SOL_SOCKET, SO_ERROR, &error, &bytes);
+		return 0;
+	}
+	if (q->epoll < 0)
+		return -ENOENT;
+	if (on) {
+		rc = rte_eth_dev_rx_intr_enable(q->port, q->queue);
+		/* tap: a level descriptor that needs no arming */
+		return rc == -ENOTSUP ? 0 : rc;
+	}
+	rc = rte_eth_dev_rx_intr_disable(q->port, q->queue);
+	while (rte_epoll_wait(q->epoll, &event, 1, 0) > 0)
+		;
+	return rc == -ENOTSUP ? 0 : rc;
+}
+
+/* The open AF_PACKET sockets that are bound to an interface, and the AF_XDP ones, by number. */
+uint32_t knet_packet_sockets(int *out, uint32_t max)
+{
+	long limit = sysconf(_SC_OPEN_MAX);
+	uint32_t found = 0;
+	int fd;
+
+	/* The lowest free number is given out, so those of a young process lie low. */
+	if (limit < 0 || limit > 65536)
+		limit = 65536;
+	for (fd = 0; fd < limit && found < max; fd++) {
+		int domain = 0;
+		socklen_t bytes = sizeof(domain);
+
+		if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) != 0)
+			continue;
+		if (domain == AF_PACKET) {
+			struct sockaddr_ll name = {0};
+			socklen_t room = sizeof(name);
+
+			if (getsockname(fd, (struct sockaddr *)&name, &room) != 0 || name.sll_ifindex == 0)
+				continue;
+		} else if (domain != AF_XDP) {
+			continue;
+		}
+		out[found++] = fd;
+	}
+	return found;
+}
+
+/* ---- odds and ends ---- */
+
+int knet_errno(void)
+{
+	return rte_errno;
+}
+
+int knet_has_lcore(void)
+{
+	return rte_lcore_id() != LCORE_ID_ANY;
+}
+
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static char log_text[8192];
+static size_t log_used;
+
+static ssize_t log_write(void *cookie, const char *bytes, size_t count)
+{
+	const size_t room = sizeof(log_text);
+	const size_t all = count;
+
+	(void)cookie;
+	if (count > room / 2) {
+		bytes += count - room / 2;
+		count = room / 2;
+	}
+	pthread_mutex_lock(&log_lock);
+	if (log_used + count > room) {
+		memmove(log_text, log_text + log_used - room / 2, room / 2);
+		log_used = room / 2;
+	}
+	memcpy(log_text + log_used, bytes, count);
+	log_used += count;
+	pthread_mutex_unlock(&log_lock);
+	return (ssize_t)all;
+}
+
+/* From here on DPDK's log goes into memory; nothing is written to the program's descriptors. */
+int knet_log_open(void)
+{
+	const cookie_io_functions_t calls = {.write = log_write};
+	FILE *stream = fopencookie(NULL, "w", calls);
+
+	if (stream == NULL)
+		return -errno;
+	setvbuf(stream, NULL, _IOLBF, 1024);
+	return rte_openlog_stream(stream);
+}
+
+/* Copies the end of the log, at most `room` bytes. */
+size_t knet_log_tail(char *out, size_t room)
+{
+	size_t count;
+
+	pthread_mutex_lock(&log_lock);
+	count = log_used < room ? log_used : room;
+	memcpy(out, log_text + log_used - count, count);
+	pthread_mutex_unlock(&log_lock);
+	return count;
+}
+
+/* Asks the kernel about an interface: `request` with a name in `ask`. */
+static int ask_interface(unsigned int index, unsigned long request, struct ifreq *ask)
+{
+	int fd;
+	int rc;
+
+	memset(ask, 0, sizeof(*ask));
+	if (if_indextoname(index, ask->ifr_name) == NULL)
+		return -errno;
+	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	rc = ioctl(fd, request, ask) == 0 ? 0 : -errno;
+	close(fd);
+	return rc;
+}
+
+int knet_interface_mtu(unsigned int index)
+{
+	struct ifreq ask;
+	const int rc = ask_interface(index, SIOCGIFMTU, &ask);
+
+	return rc == 0 ? ask.ifr_mtu : rc;
+}
+
+/* `out` has IF_NAMESIZE (16) bytes. */
+int knet_interface_name(unsigned int index, char *out)
+{
+	return if_indextoname(index, out) == NULL ? -errno : 0;
+}
+
+/*
+ * 1 up, 0 down or gone, negative errno. A driver on top of a kernel interface is asked through the
+ * kernel: af_packet itself always says up.
+ */
+int knet_link_up(uint16_t port)
+{
+	struct rte_eth_dev_info info;
+	struct rte_eth_link link;
+	struct ifreq ask;
+	int rc = rte_eth_dev_info_get(port, &info);
+
+	if (rc != 0)
+		return rc;
+	if (info.if_index != 0) {
+		rc = ask_interface(info.if_index, SIOCGIFFLAGS, &ask);
+		return rc == 0 && (ask.ifr_flags & IFF_UP) != 0 && (ask.ifr_flags & IFF_RUNNING) != 0;
+	}
+	memset(&link, 0, sizeof(link));
+	rc = rte_eth_link_get_nowait(port, &link);
+	return rc != 0 ? rc : link.link_status == RTE_ETH_LINK_UP;
+}
+
+int knet_affinity_save(void *out, size_t room)
+{
+	memset(out, 0, room);
+	return pthread_getaffinity_np(pthread_self(), room, out);
+}
+
+void knet_affinity_restore(const void *saved, size_t bytes)
+{
+	(void)pthread_setaffinity_np(pthread_self(), bytes, saved);
+}

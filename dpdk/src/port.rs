@@ -1,0 +1,494 @@
+//! The port: found by name, configured for what it has, its queues and its pools.
+
+use core::ffi::{CStr, c_int};
+use core::ptr;
+
+use dpdk_sys as sys;
+use dpdk_sys::abi::{
+    OFFLOAD_LRO, OFFLOAD_RX_CHECKSUM, OFFLOAD_TSO, OFFLOAD_TX_CHECKSUM, PortFacts, Queue,
+    QueueStats, StartArgs, Stats, TRUST_CHECKSUM,
+};
+
+use crate::eal;
+use crate::table::Failure;
+
+/// A started port.
+pub(crate) struct Port {
+    id: u16,
+    queues: Vec<*mut Queue>,
+    pool: *mut sys::rte_mempool,
+    large: *mut sys::rte_mempool,
+}
+
+// SAFETY: the pointers are to DPDK's shared memory and to queue records; the table hands a queue to one
+// lcore only, the rest of a port is called under the table's lock.
+unsafe impl Send for Port {}
+
+/// What was decided from the port's abilities and the host's wishes.
+struct Plan {
+    mtu: u16,
+    /// The MTU is the kernel interface's, and the driver refuses to hear of it (af_packet, jumbo).
+    mtu_by_kernel: bool,
+    rx_offloads: u64,
+    tx_offloads: u64,
+    interrupts: bool,
+}
+
+impl Port {
+    /// Opens and starts the port that `args` names. `before` are the packet sockets open before EAL.
+    pub(crate) fn open(
+        args: &StartArgs,
+        before: &[c_int],
+        facts: &mut PortFacts,
+    ) -> Result<Self, Failure> {
+        let name =
+            eal::string(args.port_name).ok_or_else(|| Failure::new(-22, "no port is named"))?;
+        let id = find(name)?;
+        let info = info(id)?;
+        let driver = eal::string(info.driver_name)
+            .unwrap_or(c"unknown driver")
+            .to_string_lossy();
+        let title = title(&driver, name, &info);
+        let queues = queue_count(args, &info, &title)?;
+        // SAFETY: the port is valid.
+        let socket = unsafe { sys::rte_eth_dev_socket_id(id) };
+        let pool = make_pool(c"knet_frames", args.pool_mbufs, args.mbuf_room, socket)?;
+        let large = if args.large_mbufs == 0 {
+            ptr::null_mut()
+        } else {
+            make_pool(c"knet_large", args.large_mbufs, args.large_room, socket)?
+        };
+        let mut port = Self {
+            id,
+            queues: Vec::new(),
+            pool,
+            large,
+        };
+        let own_socket = driver == "net_af_packet" || driver == "net_af_xdp";
+        let mut plan = plan(args, &info, own_socket, &driver, &title)?;
+        if let Err(failure) = port.start(args, queues, &info, &plan, &title) {
+            // Some drivers refuse receive interrupts instead of ignoring the wish.
+            if !plan.interrupts {
+                return Err(failure);
+            }
+            plan.interrupts = false;
+            port.start(args, queues, &info, &plan, &title)?;
+        }
+        port.make_queues(queues, &plan)?;
+        port.find_wakeups(before, own_socket, plan.interrupts);
+        *facts = port.facts(args, &info, &plan, own_socket, &title);
+        Ok(port)
+    }
+
+    fn start(
+        &self,
+        args: &StartArgs,
+        queues: u16,
+        info: &sys::rte_eth_dev_info,
+        plan: &Plan,
+        title: &str,
+    ) -> Result<(), Failure> {
+        // SAFETY: plain data, all zero is its default.
+        let mut conf: sys::rte_eth_conf = unsafe { core::mem::zeroed() };
+        conf.rxmode.offloads = plan.rx_offloads;
+        conf.txmode.offloads = plan.tx_offloads;
+        if plan.mtu != DEFAULT_MTU && !plan.mtu_by_kernel {
+            conf.rxmode.mtu = u32::from(plan.mtu);
+        }
+        // SAFETY: a constant.
+        if plan.rx_offloads & unsafe { sys::knet_rx_lro_offloads } != 0 {
+            conf.rxmode.max_lro_pkt_size = args.large_room.min(info.max_lro_pkt_size);
+        }
+        if queues > 1 {
+            // SAFETY: a constant.
+            let fields = info.flow_type_rss_offloads & unsafe { sys::knet_rss_fields };
+            if fields != 0 {
+                // SAFETY: a constant.
+                conf.rxmode.mq_mode = unsafe { sys::knet_rss_mode };
+                conf.rx_adv_conf.rss_conf.rss_hf = fields;
+            }
+        }
+        conf.intr_conf.set_rxq(u32::from(plan.interrupts));
+        // SAFETY: the port is valid and stopped, the configuration lives for the call.
+        let rc = unsafe { sys::rte_eth_dev_configure(self.id, queues, queues, &raw const conf) };
+        check(rc, title, "the configuration was refused")?;
+        self.set_up_queues(args, queues, title)?;
+        self.set_mtu(plan, title)?;
+        self.set_mac(args, title)?;
+        // SAFETY: the port is configured and its queues are set up.
+        let rc = unsafe { sys::rte_eth_dev_start(self.id) };
+        check(rc, title, "did not start")?;
+        // Multicast (NDP) is a wish: a port that cannot filter receives it anyway.
+        // SAFETY: the port is valid.
+        unsafe { sys::rte_eth_allmulticast_enable(self.id) };
+        Ok(())
+    }
+
+    fn set_up_queues(&self, args: &StartArgs, queues: u16, title: &str) -> Result<(), Failure> {
+        let mut rx_entries = u16::try_from(args.rx_ring_entries).unwrap_or(u16::MAX);
+        let mut tx_entries = u16::try_from(args.tx_ring_entries).unwrap_or(u16::MAX);
+        let (rx, tx) = (&raw mut rx_entries, &raw mut tx_entries);
+        // SAFETY: the port is configured, both numbers are ours.
+        let rc = unsafe { sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.id, rx, tx) };
+        check(rc, title, "the ring sizes were refused")?;
+        // SAFETY: the port is valid.
+        let socket = unsafe { sys::rte_eth_dev_socket_id(self.id) };
+        let socket = u32::try_from(socket).unwrap_or(ANY_SOCKET);
+        for queue in 0..queues {
+            // SAFETY: configured with this many queues; null means the driver's defaults.
+            let rc = unsafe {
+                sys::rte_eth_rx_queue_setup(
+                    self.id,
+                    queue,
+                    rx_entries,
+                    socket,
+                    ptr::null(),
+                    self.pool,
+                )
+            };
+            check(rc, title, "a receive queue was refused")?;
+            // SAFETY: the same.
+            let rc = unsafe {
+                sys::rte_eth_tx_queue_setup(self.id, queue, tx_entries, socket, ptr::null())
+            };
+            check(rc, title, "a transmit queue was refused")?;
+        }
+        Ok(())
+    }
+
+    /// Sets the MTU only where it differs: some drivers change the kernel's interface with it.
+    fn set_mtu(&self, plan: &Plan, title: &str) -> Result<(), Failure> {
+        let mut now = 0;
+        // SAFETY: the port is valid, the number is ours.
+        let rc = unsafe { sys::rte_eth_dev_get_mtu(self.id, &raw mut now) };
+        if plan.mtu_by_kernel || (rc == 0 && now == plan.mtu) {
+            return Ok(());
+        }
+        // SAFETY: the port is valid and stopped.
+        let rc = unsafe { sys::rte_eth_dev_set_mtu(self.id, plan.mtu) };
+        check(rc, title, &format!("an MTU of {} was refused", plan.mtu))
+    }
+
+    fn set_mac(&self, args: &StartArgs, title: &str) -> Result<(), Failure> {
+        if args.mac_set == 0 || self.mac() == args.mac {
+            return Ok(());
+        }
+        let mut address = sys::rte_ether_addr {
+            addr_bytes: args.mac,
+        };
+        // SAFETY: the port is valid, the address lives for the call.
+        let rc = unsafe { sys::rte_eth_dev_default_mac_addr_set(self.id, &raw mut address) };
+        check(rc, title, "the MAC address was refused")
+    }
+
+    fn make_queues(&mut self, queues: u16, plan: &Plan) -> Result<(), Failure> {
+        for index in 0..queues {
+            // SAFETY: the port has this queue, the pools live as long as the port.
+            let queue = unsafe {
+                sys::knet_queue_new(self.id, index, self.pool, self.large, plan.tx_offloads)
+            };
+            if queue.is_null() {
+                return Err(Failure::new(-12, "no memory for a queue"));
+            }
+            self.queues.push(queue);
+        }
+        Ok(())
+    }
+
+    /// Gives each queue what a sleeper can wait on: the driver's own socket, or the port's interrupt.
+    fn find_wakeups(&self, before: &[c_int], own_socket: bool, interrupts: bool) {
+        if own_socket {
+            // One socket a queue, opened in order, so numbered in order.
+            let mut opened = eal::packet_sockets();
+            opened.retain(|fd| !before.contains(fd));
+            if opened.len() >= self.queues.len() {
+                for (queue, fd) in self.queues.iter().zip(opened) {
+                    // SAFETY: the queue is ours and not in use yet.
+                    unsafe { sys::knet_queue_use_socket(*queue, fd) };
+                }
+            }
+        } else if interrupts {
+            for queue in &self.queues {
+                // None yet is no error: vhost gets its descriptor from the peer, later.
+                // SAFETY: the same.
+                unsafe { sys::knet_queue_use_interrupt(*queue) };
+            }
+        }
+    }
+
+    fn facts(
+        &self,
+        args: &StartArgs,
+        info: &sys::rte_eth_dev_info,
+        plan: &Plan,
+        own_socket: bool,
+        title: &str,
+    ) -> PortFacts {
+        let mut facts = PortFacts::EMPTY;
+        facts.queues = u32::try_from(self.queues.len()).unwrap_or(0);
+        facts.mac = self.mac();
+        facts.mtu = u32::from(plan.mtu);
+        if info.if_index != 0 {
+            // SAFETY: asks the kernel, touches no memory of ours.
+            let kernel = unsafe { sys::knet_interface_mtu(info.if_index) };
+            facts.mtu = facts.mtu.min(u32::try_from(kernel).unwrap_or(facts.mtu));
+        }
+        // SAFETY: constants.
+        let rx_checksum = unsafe { sys::knet_rx_checksum_offloads };
+        // SAFETY: the same.
+        let lro = unsafe { sys::knet_rx_lro_offloads };
+        // SAFETY: the same.
+        let tx_checksum = unsafe { sys::knet_tx_tcp_offload };
+        // SAFETY: the same.
+        let tso = unsafe { sys::knet_tx_tso_offload };
+        let mut set = |holds: bool, bit: u32| facts.offloads |= if holds { bit } else { 0 };
+        set(plan.rx_offloads & rx_checksum != 0, OFFLOAD_RX_CHECKSUM);
+        set(plan.rx_offloads & lro != 0, OFFLOAD_LRO);
+        set(plan.tx_offloads & tx_checksum != 0, OFFLOAD_TX_CHECKSUM);
+        set(plan.tx_offloads & tso != 0, OFFLOAD_TSO);
+        set(own_socket, TRUST_CHECKSUM);
+        if plan.tx_offloads & tso != 0 {
+            facts.tso_bytes = args.large_room;
+        }
+        let room = facts.description.len() - 1;
+        for (to, from) in facts.description.iter_mut().zip(title.bytes().take(room)) {
+            *to = from;
+        }
+        facts
+    }
+
+    fn mac(&self) -> [u8; 6] {
+        let mut address = sys::rte_ether_addr { addr_bytes: [0; 6] };
+        // SAFETY: the port is valid, the address is ours; it stays zero when the call fails.
+        unsafe { sys::rte_eth_macaddr_get(self.id, &raw mut address) };
+        address.addr_bytes
+    }
+
+    /// The queue pair with this index.
+    pub(crate) fn queue(&self, index: u32) -> Option<*mut Queue> {
+        self.queues.get(index as usize).copied()
+    }
+
+    /// Counters of the driver and of the C file.
+    pub(crate) fn stats(&self) -> Stats {
+        // SAFETY: plain data.
+        let mut driver: sys::rte_eth_stats = unsafe { core::mem::zeroed() };
+        // SAFETY: the port is valid, the record is ours; it stays zero when the call fails.
+        unsafe { sys::rte_eth_stats_get(self.id, &raw mut driver) };
+        let mut out = Stats {
+            rx_frames: driver.ipackets,
+            tx_frames: driver.opackets,
+            rx_missed: driver.imissed.saturating_add(driver.rx_nombuf),
+            rx_errors: driver.ierrors,
+            tx_errors: driver.oerrors,
+            dropped: QueueStats::default(),
+        };
+        for queue in &self.queues {
+            let mut one = QueueStats::default();
+            // SAFETY: the queue lives as long as the port; its counters are read atomically.
+            unsafe { sys::knet_queue_stats(*queue, &raw mut one) };
+            out.dropped.rx_dropped_chained += one.rx_dropped_chained;
+            out.dropped.tx_dropped_refused += one.tx_dropped_refused;
+            out.dropped.tx_dropped_malformed += one.tx_dropped_malformed;
+        }
+        out
+    }
+
+    /// Whether the link is up.
+    pub(crate) fn link_up(&self) -> bool {
+        // SAFETY: the port is valid.
+        unsafe { sys::knet_link_up(self.id) == 1 }
+    }
+
+    /// Stops and closes the port and frees its memory. The caller promises that no burst call runs.
+    pub(crate) fn close(self) {
+        // SAFETY: the port is started.
+        unsafe { sys::rte_eth_dev_stop(self.id) };
+        // SAFETY: the port is stopped.
+        unsafe { sys::rte_eth_dev_close(self.id) };
+        for queue in &self.queues {
+            // SAFETY: made by `knet_queue_new`, freed once.
+            unsafe { sys::knet_queue_free(*queue) };
+        }
+        // SAFETY: the closed port holds no buffer of the pool any more.
+        unsafe { sys::rte_mempool_free(self.pool) };
+        // SAFETY: the same; null is allowed.
+        unsafe { sys::rte_mempool_free(self.large) };
+    }
+}
+
+/// The MTU that every driver has without being told.
+const DEFAULT_MTU: u16 = 1500;
+
+/// SOCKET_ID_ANY as the queue calls take it.
+const ANY_SOCKET: u32 = u32::MAX;
+
+/// Bytes in front of a frame in each mbuf (RTE_PKTMBUF_HEADROOM of every build of DPDK).
+const HEADROOM: u32 = sys::RTE_PKTMBUF_HEADROOM;
+
+fn check(rc: c_int, title: &str, what: &str) -> Result<(), Failure> {
+    if rc == 0 {
+        Ok(())
+    } else {
+        Err(Failure::new(
+            rc,
+            eal::describe(&format!("{title}: {what}"), rc),
+        ))
+    }
+}
+
+fn find(name: &CStr) -> Result<u16, Failure> {
+    let mut id = 0;
+    // SAFETY: the string ends with NUL, the number is ours.
+    let rc = unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut id) };
+    if rc == 0 {
+        return Ok(id);
+    }
+    // A card with several ports names them otherwise; the one that was probed is meant.
+    // SAFETY: EAL is up.
+    if unsafe { sys::rte_eth_dev_count_avail() } == 1 {
+        // SAFETY: the same.
+        return Ok(unsafe { sys::rte_eth_find_next(0) });
+    }
+    let what = format!("DPDK found no port {}", name.to_string_lossy());
+    Err(Failure::new(-19, eal::describe(&what, 19)))
+}
+
+fn info(id: u16) -> Result<sys::rte_eth_dev_info, Failure> {
+    // SAFETY: plain data.
+    let mut info: sys::rte_eth_dev_info = unsafe { core::mem::zeroed() };
+    // SAFETY: the port is valid, the record is ours.
+    let rc = unsafe { sys::rte_eth_dev_info_get(id, &raw mut info) };
+    check(rc, "port", "tells nothing about itself")?;
+    Ok(info)
+}
+
+/// `driver (name)`, with the kernel's name where there is one.
+fn title(driver: &str, name: &CStr, info: &sys::rte_eth_dev_info) -> String {
+    let mut kernel = [0_u8; 16];
+    if info.if_index != 0 {
+        // SAFETY: writes at most IF_NAMESIZE (16) bytes.
+        let rc = unsafe { sys::knet_interface_name(info.if_index, kernel.as_mut_ptr().cast()) };
+        if let (0, Ok(kernel)) = (rc, CStr::from_bytes_until_nul(&kernel)) {
+            return format!("{driver} ({})", kernel.to_string_lossy());
+        }
+    }
+    format!("{driver} ({})", name.to_string_lossy())
+}
+
+fn queue_count(
+    args: &StartArgs,
+    info: &sys::rte_eth_dev_info,
+    title: &str,
+) -> Result<u16, Failure> {
+    let most = info.max_rx_queues.min(info.max_tx_queues);
+    match u16::try_from(args.queues) {
+        Ok(queues) if queues >= 1 && queues <= most => Ok(queues),
+        _ => Err(Failure::new(
+            -22,
+            format!("{title}: {} queues, the port has {most}", args.queues),
+        )),
+    }
+}
+
+fn plan(
+    args: &StartArgs,
+    info: &sys::rte_eth_dev_info,
+    own_socket: bool,
+    driver: &str,
+    title: &str,
+) -> Result<Plan, Failure> {
+    let mtu = u16::try_from(args.mtu)
+        .map_err(|_| Failure::new(-22, format!("{title}: an MTU of {} is too large", args.mtu)))?;
+    let most = largest_mtu(info);
+    let above = mtu > most;
+    let mtu_by_kernel = above && driver == "net_af_packet";
+    if above && !mtu_by_kernel {
+        return Err(Failure::new(
+            -22,
+            format!(
+                "{title}: an MTU of {mtu} is above the port's {}",
+                info.max_mtu
+            ),
+        ));
+    }
+    // SAFETY: constants.
+    let rx_checksum = unsafe { sys::knet_rx_checksum_offloads };
+    // SAFETY: the same.
+    let lro = unsafe { sys::knet_rx_lro_offloads };
+    // SAFETY: the same.
+    let scatter = unsafe { sys::knet_rx_scatter_offload };
+    // SAFETY: the same.
+    let tcp = unsafe { sys::knet_tx_tcp_offload };
+    // SAFETY: the same.
+    let ipv4 = unsafe { sys::knet_tx_ipv4_offload };
+    // SAFETY: the same.
+    let tso = unsafe { sys::knet_tx_tso_offload };
+    // SAFETY: the same.
+    let fast_free = unsafe { sys::knet_tx_fast_free_offload };
+
+    let wish = |bit: u32| args.offloads & bit != 0;
+    let mut rx = 0;
+    let mut tx = 0;
+    if wish(OFFLOAD_RX_CHECKSUM) {
+        rx |= info.rx_offload_capa & rx_checksum;
+    }
+    if wish(OFFLOAD_LRO) && args.large_mbufs != 0 {
+        rx |= info.rx_offload_capa & lro;
+    }
+    if rx & lro != 0 || args.mbuf_room < args.mtu + FRAME_OVERHEAD {
+        rx |= info.rx_offload_capa & scatter;
+    }
+    // The IPv4 header alone is nothing: the C file does it where the port cannot.
+    if wish(OFFLOAD_TX_CHECKSUM) && info.tx_offload_capa & tcp != 0 {
+        tx |= info.tx_offload_capa & (tcp | ipv4);
+        if wish(OFFLOAD_TSO) && args.large_mbufs != 0 {
+            tx |= info.tx_offload_capa & tso;
+        }
+    }
+    // Only where all buffers of a queue come from one pool.
+    if args.large_mbufs == 0 {
+        tx |= info.tx_offload_capa & fast_free;
+    }
+    Ok(Plan {
+        mtu,
+        mtu_by_kernel,
+        rx_offloads: rx,
+        tx_offloads: tx,
+        interrupts: !own_socket,
+    })
+}
+
+/// The largest MTU that the driver takes. One that names none (af_packet) still bounds the frame.
+fn largest_mtu(info: &sys::rte_eth_dev_info) -> u16 {
+    if info.max_mtu != 0 && info.max_mtu != u16::MAX {
+        return info.max_mtu;
+    }
+    match info.max_rx_pktlen {
+        0 | u32::MAX => u16::MAX,
+        frame => u16::try_from(frame.saturating_sub(14 + 4)).unwrap_or(u16::MAX),
+    }
+}
+
+/// Ethernet header, VLAN tag and FCS.
+const FRAME_OVERHEAD: u32 = 14 + 4 + 4;
+
+fn make_pool(
+    name: &CStr,
+    count: u32,
+    room: u32,
+    socket: c_int,
+) -> Result<*mut sys::rte_mempool, Failure> {
+    let bytes = u16::try_from(room.saturating_add(HEADROOM))
+        .map_err(|_| Failure::new(-22, format!("buffers of {room} bytes are too large")))?;
+    let cache = (count / 4).min(256);
+    // SAFETY: EAL is up, the name ends with NUL.
+    let pool =
+        unsafe { sys::rte_pktmbuf_pool_create(name.as_ptr(), count, cache, 0, bytes, socket) };
+    if pool.is_null() {
+        let errno = eal::errno();
+        let what = format!("no memory for {count} buffers of {bytes} bytes");
+        return Err(Failure::new(-errno, eal::describe(&what, errno)));
+    }
+    Ok(pool)
+}

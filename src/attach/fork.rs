@@ -1,0 +1,167 @@
+//! Fork of an attached program: the child gets a process cell and a control socket of its own (design D8).
+//!
+//! The prepare step, in the parent, takes the attach lock, reserves a cell, copies the parent's holdings into it and
+//! sends the host one end of a socket pair; the child keeps the only other end, whose hang-up is its death.
+
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::ATTACH;
+use super::link::{self, Link, link};
+use crate::channel::cell::process;
+use crate::channel::layout::PROCS;
+use crate::channel::message::{Kind, Message};
+use crate::channel::sync::Ordering as ChannelOrdering;
+use crate::errno::{Errno, Result};
+use crate::ffi::descriptor;
+use crate::thread;
+
+/// The child's end of the pair between prepare and the handlers behind fork; -1 = none.
+static CHILD_SOCKET: AtomicI32 = AtomicI32::new(-1);
+/// The child's cell.
+static CHILD_CELL: AtomicU32 = AtomicU32::new(0);
+/// 1 while prepare holds the attach lock.
+static LOCKED: AtomicU32 = AtomicU32::new(0);
+
+/// Before fork, in the parent.
+pub fn prepare() {
+    if let Some(inside) = ATTACH.enter() {
+        inside.keep();
+        LOCKED.store(1, Ordering::Relaxed);
+    }
+    let Some(link) = link().filter(|link| !link.is_dead()) else {
+        return;
+    };
+    match reserve(link) {
+        Ok((cell, socket)) => {
+            CHILD_CELL.store(cell, Ordering::Relaxed);
+            CHILD_SOCKET.store(socket, Ordering::Relaxed);
+        }
+        // The child finds no socket and holds nothing; its sockets are reset.
+        Err(error) => crate::warn!(
+            "fork: the child gets no share of the accelerated sockets errno={}",
+            error.raw_os_error()
+        ),
+    }
+}
+
+/// Behind fork, in the parent (also when fork failed: the pair's hang-up then frees the cell).
+pub fn parent() {
+    let socket = CHILD_SOCKET.swap(-1, Ordering::Relaxed);
+    if socket >= 0 {
+        descriptor::close(socket);
+    }
+    unlock();
+}
+
+/// Behind fork, in the child.
+pub fn child() {
+    let socket = CHILD_SOCKET.swap(-1, Ordering::Relaxed);
+    if let Some(link) = link() {
+        if socket >= 0 {
+            settle(link, CHILD_CELL.load(Ordering::Relaxed), socket);
+        } else {
+            link.mark_dead();
+        }
+    }
+    unlock();
+}
+
+fn unlock() {
+    if LOCKED.swap(0, Ordering::Relaxed) == 1 {
+        ATTACH.leave();
+    }
+}
+
+/// Takes a free cell for the child and tells the host.
+fn reserve(link: &Link) -> Result<(u32, i32)> {
+    let mine = link.process();
+    let number = (0..PROCS)
+        .find(|number| {
+            link.control.process(*number).is_some_and(|cell| {
+                cell.state
+                    .compare_exchange(
+                        process::FREE,
+                        process::FORKING,
+                        ChannelOrdering::AcqRel,
+                        ChannelOrdering::Relaxed,
+                    )
+                    .is_ok()
+            })
+        })
+        .ok_or(Errno::AGAIN)?;
+    let sent = fill(link, mine, number).and_then(|()| introduce(link, number));
+    if sent.is_err()
+        && let Some(cell) = link.control.process(number)
+    {
+        give_up(link, number);
+        cell.state.store(process::FREE, ChannelOrdering::Release);
+    }
+    sent.map(|socket| (number, socket))
+}
+
+fn fill(link: &Link, mine: u32, number: u32) -> Result<()> {
+    let parent = link.control.process(mine).ok_or(Errno::PROTO)?;
+    let cell = link.control.process(number).ok_or(Errno::PROTO)?;
+    cell.pid.store(thread::process(), ChannelOrdering::Relaxed);
+    parent.epolls.for_each(|epoll| {
+        if cell.epolls.add(epoll)
+            && let Some(epoll) = link.control.epoll(epoll)
+        {
+            epoll.used.fetch_add(1, ChannelOrdering::AcqRel);
+        }
+    });
+    let held = link.control.held(mine).ok_or(Errno::PROTO)?;
+    let theirs = link.control.held(number).ok_or(Errno::PROTO)?;
+    held.copy_to(&theirs);
+    Ok(())
+}
+
+/// Undoes `fill`.
+fn give_up(link: &Link, number: u32) {
+    if let Some(held) = link.control.held(number) {
+        held.clear_all();
+    }
+    if let Some(cell) = link.control.process(number) {
+        cell.epolls.drain(|epoll| {
+            if let Some(epoll) = link.control.epoll(epoll) {
+                epoll.used.fetch_sub(1, ChannelOrdering::AcqRel);
+            }
+        });
+    }
+}
+
+fn introduce(link: &Link, number: u32) -> Result<i32> {
+    let (childs, hosts) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let hosts = descriptor::raw(hosts);
+    let childs = descriptor::internalize(childs);
+    let message = Message::new(Kind::Fork, number, 0);
+    let sent = childs.and_then(|_| link::send(link.control_socket(), &message, Some(hosts)));
+    descriptor::close(hosts);
+    match (childs, sent) {
+        (Ok(socket), Ok(())) => Ok(socket),
+        (Ok(socket), Err(error)) => {
+            descriptor::close(socket);
+            Err(error)
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
+/// Takes possession of the cell, in the child.
+fn settle(link: &Link, number: u32, socket: i32) {
+    let parents = link.adopt(number, socket);
+    // Ours is the only other end of the parent's socket: its hang-up must not wait for us.
+    descriptor::close(parents);
+    // The host, which may not have seen Fork yet, makes the cell LIVE when it sees Child.
+    let message = Message::new(Kind::Child, number, thread::process());
+    if link::send(socket, &message, None).is_err() {
+        link.mark_dead();
+    }
+}

@@ -1,0 +1,265 @@
+//! The words exchanged with a host: Hello, Open, and their answers, each waited for with a bound.
+
+use core::mem::MaybeUninit;
+use core::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use super::config_file::ConfigFile;
+use super::fault::{Fault, reason, shown};
+use super::link::{self, Parts};
+use super::place;
+use crate::channel::ABI;
+use crate::channel::cell::Header;
+use crate::channel::map::{Control, Receive};
+use crate::channel::message::{
+    DESCRIPTORS_MAX, HEAD_BYTES, Kind, Message, MessageError, TEXT_BYTES,
+};
+use crate::errno::{Errno, Result};
+use crate::ffi::descriptor;
+use crate::rendezvous::Path;
+use crate::time::monotonic;
+use crate::{VERSION, thread};
+
+/// A host answers Hello within this (it reads a small file).
+const WELCOME_S: u64 = 10;
+/// A host opens its device within this (EAL, link up).
+const OPEN_S: u64 = 60;
+
+/// Connects to a host's socket; None when nobody listens there.
+pub(super) fn connect(path: &Path) -> Result<Option<i32>> {
+    let address = SocketAddrUnix::new(path.as_c_str())?;
+    let socket = rustix::net::socket_with(
+        rustix::net::AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let socket = descriptor::internalize(socket)?;
+    let connected = loop {
+        match rustix::net::connect(descriptor::lend(socket)?, &address) {
+            Err(Errno::INTR) => {}
+            other => break other,
+        }
+    };
+    match connected {
+        Ok(()) => Ok(Some(socket)),
+        Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => {
+            descriptor::close(socket);
+            Ok(None)
+        }
+        Err(error) => {
+            descriptor::close(socket);
+            Err(error)
+        }
+    }
+}
+
+/// What came of a request.
+pub(super) enum Answer<T> {
+    /// Served.
+    Done(T),
+    /// The host cannot serve, and says why.
+    Fault(Fault),
+    /// The host went away or spoke nonsense.
+    Lost(Errno),
+}
+
+/// Attaches through `socket`.
+pub(super) fn hello(socket: i32, config: &ConfigFile) -> Answer<Parts> {
+    let size = u32::try_from(size_of::<Header>()).unwrap_or(u32::MAX);
+    let frame = place::frame().unwrap_or_else(|_| Path::empty());
+    let program = place::program();
+    let config_path = shown(config.path);
+    let mut text = [0; TEXT_BYTES];
+    let text = compose(
+        &mut text,
+        format_args!("{VERSION}\n{config_path}\n{program}\n{frame}"),
+    );
+    let message = Message {
+        kind: Kind::Hello,
+        a: size,
+        b: thread::process(),
+        text,
+    };
+    if let Err(error) = link::send(socket, &message, config.fd) {
+        return Answer::Lost(error);
+    }
+    let mut reply = Reply::default();
+    if let Err(error) = reply.receive(socket, WELCOME_S) {
+        return Answer::Lost(error);
+    }
+    match reply.message() {
+        Ok(answer) if answer.kind == Kind::Welcome => match welcome(socket, &answer, &reply) {
+            Ok(parts) => Answer::Done(parts),
+            Err(error) => Answer::Lost(error),
+        },
+        Ok(answer) => refused(&answer),
+        Err(error) => foreign(error),
+    }
+}
+
+/// Asks the host to open its device now.
+pub(super) fn open_device(socket: i32) -> Answer<()> {
+    if let Err(error) = link::send(socket, &Message::new(Kind::Open, 0, 0), None) {
+        return Answer::Lost(error);
+    }
+    let mut reply = Reply::default();
+    if let Err(error) = reply.receive(socket, OPEN_S) {
+        return Answer::Lost(error);
+    }
+    match reply.message() {
+        Ok(answer) if answer.kind == Kind::Opened => Answer::Done(()),
+        Ok(answer) => refused(&answer),
+        Err(error) => foreign(error),
+    }
+}
+
+fn refused<T>(answer: &Message<'_>) -> Answer<T> {
+    if answer.kind != Kind::Fault {
+        return Answer::Lost(Errno::PROTO);
+    }
+    let mut fault = Fault::new(format_args!("{}", answer.text));
+    fault.refuse = answer.b == 1;
+    Answer::Fault(fault)
+}
+
+fn foreign<T>(error: MessageError) -> Answer<T> {
+    match error {
+        MessageError::Foreign => Answer::Lost(Errno::PROTO),
+        MessageError::Abi(theirs) => {
+            let frame = place::frame().unwrap_or_else(|_| Path::empty());
+            Answer::Fault(Fault::new(format_args!(
+                "the host speaks channel version {theirs}, {frame} (build {VERSION}) speaks {ABI}; kernel sockets are used (restart the host, or install both from one build)"
+            )))
+        }
+    }
+}
+
+fn welcome(socket: i32, answer: &Message<'_>, reply: &Reply) -> Result<Parts> {
+    let [Some(control), Some(receive), Some(eventfd), ..] = reply.descriptors else {
+        return Err(Errno::PROTO);
+    };
+    let control = descriptor::lend(control)?;
+    let family = rustix::fs::fstat(control)?.st_ino;
+    let control = Control::attach(control)?;
+    let receive = Receive::attach(descriptor::lend(receive)?, control.layout())?;
+    Ok(Parts {
+        control,
+        receive,
+        process: answer.a,
+        control_socket: socket,
+        host_eventfd: descriptor::internal_copy(eventfd)?,
+        family,
+    })
+}
+
+fn compose<'a>(buffer: &'a mut [u8; TEXT_BYTES], text: core::fmt::Arguments<'_>) -> &'a str {
+    struct Writer<'a> {
+        buffer: &'a mut [u8; TEXT_BYTES],
+        used: usize,
+    }
+    impl core::fmt::Write for Writer<'_> {
+        fn write_str(&mut self, text: &str) -> core::fmt::Result {
+            let end = self.used + text.len();
+            let place = self
+                .buffer
+                .get_mut(self.used..end)
+                .ok_or(core::fmt::Error)?;
+            place.copy_from_slice(text.as_bytes());
+            self.used = end;
+            Ok(())
+        }
+    }
+    let mut writer = Writer { buffer, used: 0 };
+    // Three paths of at most 255 bytes and a version always fit.
+    let _ = core::fmt::Write::write_fmt(&mut writer, text);
+    let Writer { buffer, used } = writer;
+    core::str::from_utf8(buffer.get(..used).unwrap_or(&[])).unwrap_or("")
+}
+
+/// A received message and its descriptors, which are closed with it.
+#[derive(Debug)]
+struct Reply {
+    bytes: [u8; HEAD_BYTES + TEXT_BYTES],
+    len: usize,
+    descriptors: [Option<i32>; DESCRIPTORS_MAX],
+}
+
+impl Default for Reply {
+    fn default() -> Self {
+        Self {
+            bytes: [0; HEAD_BYTES + TEXT_BYTES],
+            len: 0,
+            descriptors: [None; DESCRIPTORS_MAX],
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        for fd in self.descriptors.iter_mut().filter_map(Option::take) {
+            descriptor::close(fd);
+        }
+    }
+}
+
+impl Reply {
+    fn message(&self) -> core::result::Result<Message<'_>, MessageError> {
+        Message::parse(self.bytes.get(..self.len).unwrap_or(&[]))
+    }
+
+    /// Waits for one message. ETIMEDOUT after `seconds`; ECONNRESET when the host has gone.
+    fn receive(&mut self, socket: i32, seconds: u64) -> Result<()> {
+        let socket = descriptor::lend(socket)?;
+        let end = monotonic() + Duration::from_secs(seconds);
+        loop {
+            let left = end.since(monotonic());
+            if left.is_zero() {
+                return Err(Errno::TIMEDOUT);
+            }
+            let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+            let time = rustix::time::Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(left.subsec_nanos()),
+            };
+            match rustix::event::poll(&mut fds, Some(&time)) {
+                Ok(0) | Err(Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(error) => return Err(error),
+            }
+            let mut space =
+                [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+            let mut part = [std::io::IoSliceMut::new(&mut self.bytes)];
+            let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+            let received = match rustix::net::recvmsg(socket, &mut part, &mut ancillary, flags) {
+                Err(Errno::INTR | Errno::AGAIN) => continue,
+                other => other?,
+            };
+            for message in ancillary.drain() {
+                if let RecvAncillaryMessage::ScmRights(fds) = message {
+                    for (place, fd) in self.descriptors.iter_mut().zip(fds) {
+                        *place = Some(descriptor::raw(fd));
+                    }
+                }
+            }
+            if received.bytes == 0 {
+                return Err(Errno::CONNRESET);
+            }
+            self.len = received.bytes;
+            return Ok(());
+        }
+    }
+}
+
+/// A line for a host that went away while we spoke with it.
+pub(super) fn lost(error: Errno) -> Fault {
+    Fault::new(format_args!(
+        "the host did not answer: {}; kernel sockets are used (see its log: KNET_LOG names a file)",
+        reason(error)
+    ))
+}

@@ -1,0 +1,488 @@
+//! What the operator wants of DPDK, as EAL's argument vector: pure text, no DPDK in it.
+
+use std::path::PathBuf;
+
+use crate::device::DeviceError;
+
+/// Which port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PortSelector {
+    /// A PCI device by its address, `0000:04:00.0`.
+    Bdf(String),
+    /// A virtual device with its arguments, `net_af_packet0,iface=veth0`.
+    Vdev(String),
+}
+
+impl core::fmt::Display for PortSelector {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Bdf(text) | Self::Vdev(text) => out.write_str(text),
+        }
+    }
+}
+
+/// How to open a DPDK port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PluginConfig {
+    /// The plug-in's file; None looks beside the running program, then on the library path.
+    pub library: Option<PathBuf>,
+    /// More EAL arguments, passed on as they are, last.
+    pub eal_args: Vec<String>,
+    /// The port.
+    pub port: PortSelector,
+    /// Largest IP packet in bytes.
+    pub mtu: usize,
+    /// Queue pairs, one an lcore.
+    pub queues: usize,
+    /// Receive descriptors a queue.
+    pub rx_ring_entries: u32,
+    /// Transmit descriptors a queue.
+    pub tx_ring_entries: u32,
+    /// Packet buffers in the pool (K-NET `max_mbuf`).
+    pub pool_mbufs: u32,
+    /// A MAC address to set; None keeps the port's own.
+    pub mac: Option<[u8; 6]>,
+    /// Use checksum offloads where the port has them.
+    pub want_checksum: bool,
+    /// Use TCP segmentation offload where the port has it.
+    pub want_tso: bool,
+    /// Use receive merging where the port has it.
+    pub want_lro: bool,
+    /// The CPU that EAL calls its lcore 0.
+    pub lcore_cpu: u32,
+    /// EAL's file prefix, unique on the machine: `knet-PID`.
+    pub file_prefix: String,
+    /// A driver to load (`librte_net_x.so`; K-NET `external_driver`, with or without its `-d`).
+    pub external_driver: Option<String>,
+    /// A hugetlbfs folder (K-NET `huge_dir`), used with hugepages.
+    pub huge_dir: Option<String>,
+    /// Where EAL maps its memory, in hexadecimal (K-NET `base-virtaddr`).
+    pub base_virtaddr: Option<String>,
+    /// Megabytes of hugepages for each NUMA node (K-NET `socket_mem`, without the option's name).
+    pub socket_mem: Option<String>,
+    /// The same, as a limit (K-NET `socket_limit`).
+    pub socket_limit: Option<String>,
+    /// Open DPDK's telemetry socket.
+    pub telemetry: bool,
+}
+
+impl PluginConfig {
+    /// The defaults for `port`: one queue pair, MTU 1500, 8191 buffers, rings of 512, all offloads.
+    #[must_use]
+    pub fn new(port: PortSelector, file_prefix: String) -> Self {
+        Self {
+            library: None,
+            eal_args: Vec::new(),
+            port,
+            mtu: DEFAULT_MTU,
+            queues: 1,
+            rx_ring_entries: 512,
+            tx_ring_entries: 512,
+            pool_mbufs: 8191,
+            mac: None,
+            want_checksum: true,
+            want_tso: false,
+            want_lro: false,
+            lcore_cpu: 0,
+            file_prefix,
+            external_driver: None,
+            huge_dir: None,
+            base_virtaddr: None,
+            socket_mem: None,
+            socket_limit: None,
+            telemetry: false,
+        }
+    }
+
+    /// The port's EAL name: the BDF, or the virtual device's name up to the comma.
+    #[must_use]
+    pub fn port_name(&self) -> &str {
+        match &self.port {
+            PortSelector::Bdf(bdf) => bdf,
+            PortSelector::Vdev(vdev) => vdev.split(',').next().unwrap_or(vdev),
+        }
+    }
+
+    /// Bytes of a frame that fit into one buffer.
+    pub(super) fn mbuf_room(&self) -> usize {
+        // af_packet copies out of its ring and wants room for a whole ring frame.
+        let ring_frame = match &self.port {
+            PortSelector::Vdev(vdev) => self.vdev_argument(vdev, "framesz").unwrap_or(0),
+            PortSelector::Bdf(_) => 0,
+        };
+        DEFAULT_ROOM
+            .max(self.mtu.saturating_add(FRAME_OVERHEAD))
+            .max(ring_frame)
+    }
+
+    /// Buffers in the pool. af_xdp takes 2048 a queue for its fill ring before it receives anything.
+    pub(super) fn mbufs(&self) -> u32 {
+        match &self.port {
+            PortSelector::Vdev(vdev) if vdev.starts_with("net_af_xdp") => {
+                let queues = u32::try_from(self.queues).unwrap_or(u32::MAX);
+                self.pool_mbufs
+                    .max(queues.saturating_mul(2 * XDP_FILL_MBUFS))
+            }
+            _ => self.pool_mbufs,
+        }
+    }
+
+    /// Buffers for super-frames; none when neither TSO nor LRO is wanted.
+    pub(super) fn large_mbufs(&self) -> usize {
+        if self.want_tso || self.want_lro {
+            self.queues.saturating_mul(LARGE_MBUFS)
+        } else {
+            0
+        }
+    }
+
+    /// Megabytes that EAL needs: about 2.5 KiB for a usual buffer, and its own tables.
+    #[must_use]
+    pub fn memory_mb(&self) -> usize {
+        let pool = (self.mbufs() as usize).saturating_mul(self.mbuf_room() + MBUF_OVERHEAD);
+        let large = self
+            .large_mbufs()
+            .saturating_mul(LARGE_ROOM + MBUF_OVERHEAD);
+        let megabytes = pool
+            .saturating_add(large)
+            .div_ceil(MEGABYTE)
+            .saturating_add(EAL_MB);
+        megabytes.next_multiple_of(2)
+    }
+
+    /// The virtual device with what it needs for the MTU and the queues.
+    fn vdev(&self, vdev: &str) -> String {
+        let mut text = vdev.to_owned();
+        if let Some(bytes) = self.jumbo_ring_frame(vdev) {
+            text.push_str(&format!(",framesz={bytes},blocksz={}", bytes * 2));
+        }
+        let queues = QUEUE_ARGUMENTS
+            .iter()
+            .find(|(driver, _)| vdev.starts_with(driver));
+        if let Some((_, name)) = queues.filter(|(_, name)| argument(vdev, name).is_none()) {
+            if self.queues > 1 {
+                text.push_str(&format!(",{name}={}", self.queues));
+            }
+        }
+        text
+    }
+
+    /// A numeric argument of the virtual device, also one that we add.
+    fn vdev_argument(&self, vdev: &str, name: &str) -> Option<usize> {
+        argument(vdev, name)
+            .and_then(|text| text.parse().ok())
+            .or_else(|| self.jumbo_ring_frame(vdev))
+    }
+
+    /// The size of an af_packet ring frame for more than a usual MTU: two fit into whole pages.
+    fn jumbo_ring_frame(&self, vdev: &str) -> Option<usize> {
+        let jumbo = self.mtu > DEFAULT_MTU && vdev.starts_with("net_af_packet");
+        (jumbo && argument(vdev, "framesz").is_none())
+            .then(|| (self.mtu + FRAME_OVERHEAD + PACKET_RING_OVERHEAD).next_multiple_of(2048))
+    }
+}
+
+const DEFAULT_MTU: usize = 1500;
+/// Ethernet header, VLAN tag and FCS.
+const FRAME_OVERHEAD: usize = 14 + 4 + 4;
+/// The header of a TPACKET_V2 ring frame, with its alignment.
+const PACKET_RING_OVERHEAD: usize = 128;
+/// Bytes of a frame in a usual buffer.
+const DEFAULT_ROOM: usize = 2048;
+/// The mbuf's header, headroom and the pool's share.
+const MBUF_OVERHEAD: usize = 512;
+/// Bytes of a super-frame; the segment length of an mbuf has 16 bits.
+pub(super) const LARGE_ROOM: usize = 32 * 1024;
+/// ETH_AF_XDP_DFLT_NUM_DESCS of the driver.
+const XDP_FILL_MBUFS: u32 = 2048;
+/// Buffers for super-frames, a queue.
+const LARGE_MBUFS: usize = 128;
+/// What EAL and a driver need apart from the buffers.
+const EAL_MB: usize = 8;
+const MEGABYTE: usize = 1 << 20;
+
+/// What drivers call their number of queue pairs.
+const QUEUE_ARGUMENTS: [(&str, &str); 3] = [
+    ("net_af_packet", "qpairs"),
+    ("net_vhost", "queues"),
+    ("net_virtio_user", "queues"),
+];
+
+fn argument<'a>(vdev: &'a str, name: &str) -> Option<&'a str> {
+    vdev.split(',')
+        .find_map(|part| part.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// The virtual device for a kernel interface.
+#[must_use]
+pub fn vdev_for_netdev(name: &str) -> String {
+    format!("net_af_packet0,iface={name},qdisc_bypass=1")
+}
+
+/// EAL's argument vector for `config`, the program name first.
+///
+/// Hugepages mean `--in-memory` (no file is left behind), otherwise `--no-huge`; never both, EAL refuses
+/// that. One lcore, on the CPU that was asked for, so that no thread is moved anywhere else.
+#[must_use]
+pub fn eal_args(config: &PluginConfig, hugepages: bool) -> Vec<String> {
+    let more = |names: &[&str]| {
+        config
+            .eal_args
+            .iter()
+            .any(|arg| names.contains(&arg.split('=').next().unwrap_or(arg)))
+    };
+    let hugepages = (hugepages || more(&["--in-memory"])) && !more(&["--no-huge"]);
+    let mut args = vec!["knet".to_owned()];
+    if !more(&["-l", "-c", "--lcores"]) {
+        args.extend(["--lcores".to_owned(), format!("0@{}", config.lcore_cpu)]);
+    }
+    args.push(format!("--file-prefix={}", config.file_prefix));
+    args.push("--log-level=warning".to_owned());
+    if !config.telemetry {
+        args.push("--no-telemetry".to_owned());
+    }
+    memory_args(config, hugepages, &mut args);
+    if let Some(address) = &config.base_virtaddr {
+        args.push(format!("--base-virtaddr={address}"));
+    }
+    if let Some(driver) = &config.external_driver {
+        args.extend(["-d".to_owned(), driver.trim_start_matches("-d").to_owned()]);
+    }
+    match &config.port {
+        PortSelector::Bdf(bdf) => args.extend(["-a".to_owned(), bdf.clone()]),
+        PortSelector::Vdev(vdev) => {
+            args.extend([
+                "--no-pci".to_owned(),
+                format!("--vdev={}", config.vdev(vdev)),
+            ]);
+        }
+    }
+    // The operator's own memory wish was followed above and stands there already.
+    let memory = |arg: &&String| *arg != "--in-memory" && *arg != "--no-huge";
+    args.extend(config.eal_args.iter().filter(memory).cloned());
+    args
+}
+
+fn memory_args(config: &PluginConfig, hugepages: bool, args: &mut Vec<String>) {
+    let megabytes = || ["-m".to_owned(), config.memory_mb().to_string()];
+    if !hugepages {
+        // No shared configuration file: several hosts coexist, and nothing is left behind.
+        args.extend(["--no-huge".to_owned(), "--no-shconf".to_owned()]);
+        args.extend(megabytes());
+        return;
+    }
+    match &config.huge_dir {
+        // Files in a hugetlbfs of the operator's, removed at once.
+        Some(folder) => args.extend([
+            format!("--huge-dir={folder}"),
+            "--huge-unlink".to_owned(),
+            "--no-shconf".to_owned(),
+        ]),
+        None => args.push("--in-memory".to_owned()),
+    }
+    match &config.socket_mem {
+        Some(list) => args.push(format!("--socket-mem={list}")),
+        None => args.extend(megabytes()),
+    }
+    if let Some(list) = &config.socket_limit {
+        args.push(format!("--socket-limit={list}"));
+    }
+    // A vhost-user peer maps our memory and takes few regions.
+    let vhost_user = ["net_vhost", "net_virtio_user"];
+    if vhost_user
+        .iter()
+        .any(|driver| config.port_name().starts_with(driver))
+    {
+        args.push("--single-file-segments".to_owned());
+    }
+}
+
+/// Whether enough hugepages are free for `config`.
+#[must_use]
+pub fn hugepages_suffice(config: &PluginConfig) -> bool {
+    let needed = config.socket_mem.as_deref().map_or_else(
+        || config.memory_mb(),
+        |list| {
+            list.split(',')
+                .filter_map(|part| part.trim().parse::<usize>().ok())
+                .sum()
+        },
+    );
+    // EAL's memory comes from one page size or the other; a machine seldom has both.
+    ["2048", "1048576"].iter().any(|kilobytes| {
+        let pages = free_pages(kilobytes);
+        let page_mb = kilobytes.parse::<usize>().unwrap_or(0) / 1024;
+        pages > 0 && pages.saturating_mul(page_mb) >= needed.next_multiple_of(page_mb.max(1))
+    })
+}
+
+/// Free pages of a size that nobody reserved.
+fn free_pages(kilobytes: &str) -> usize {
+    let read = |name: &str| {
+        std::fs::read_to_string(format!(
+            "/sys/kernel/mm/hugepages/hugepages-{kilobytes}kB/{name}"
+        ))
+        .ok()
+        .and_then(|text| text.trim().parse::<usize>().ok())
+        .unwrap_or(0)
+    };
+    read("free_hugepages").saturating_sub(read("resv_hugepages"))
+}
+
+/// Raises the soft limits that EAL and af_xdp run into, and says when a hard one is too low.
+///
+/// # Errors
+/// RLIMIT_FSIZE below what EAL maps: `ftruncate` of its memory file would raise SIGXFSZ.
+pub(super) fn raise_limits(config: &PluginConfig, hugepages: bool) -> Result<(), DeviceError> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    for resource in [Resource::Memlock, Resource::Fsize] {
+        let limit = getrlimit(resource);
+        let raised = Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        };
+        // A soft limit may always go up to the hard one.
+        if limit.current != limit.maximum && setrlimit(resource, raised).is_err() {
+            crate::warn!("device=dpdk limit={resource:?} event=not_raised");
+        }
+    }
+    let needed = config.memory_mb().saturating_mul(MEGABYTE) as u64;
+    match getrlimit(Resource::Fsize).current {
+        Some(bytes) if !hugepages && bytes < needed => Err(DeviceError {
+            message: format!(
+                "the file size limit (RLIMIT_FSIZE) is {bytes} bytes, DPDK's memory needs {needed}; \
+                 raise it (ulimit -f unlimited, systemd LimitFSIZE=infinity)"
+            ),
+        }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vdev(text: &str) -> PluginConfig {
+        PluginConfig::new(PortSelector::Vdev(text.to_owned()), "knet-1".to_owned())
+    }
+
+    #[test]
+    fn without_hugepages_a_vdev_needs_no_pci_and_no_shared_files() {
+        let config = vdev("net_af_packet0,iface=v0");
+        assert_eq!(
+            eal_args(&config, false),
+            [
+                "knet",
+                "--lcores",
+                "0@0",
+                "--file-prefix=knet-1",
+                "--log-level=warning",
+                "--no-telemetry",
+                "--no-huge",
+                "--no-shconf",
+                "-m",
+                "28",
+                "--no-pci",
+                "--vdev=net_af_packet0,iface=v0"
+            ]
+        );
+        assert_eq!(config.port_name(), "net_af_packet0");
+    }
+
+    #[test]
+    fn with_hugepages_a_card_is_allowed_by_its_address() {
+        let port = PortSelector::Bdf("0000:04:00.0".to_owned());
+        let mut config = PluginConfig::new(port, "knet-2".to_owned());
+        config.lcore_cpu = 5;
+        config.telemetry = true;
+        config.external_driver = Some("-dlibrte_net_hinic3.so".to_owned());
+        config.socket_mem = Some("1024".to_owned());
+        config.socket_limit = Some("2048".to_owned());
+        config.base_virtaddr = Some("0x100000000".to_owned());
+        assert_eq!(
+            eal_args(&config, true),
+            [
+                "knet",
+                "--lcores",
+                "0@5",
+                "--file-prefix=knet-2",
+                "--log-level=warning",
+                "--in-memory",
+                "--socket-mem=1024",
+                "--socket-limit=2048",
+                "--base-virtaddr=0x100000000",
+                "-d",
+                "librte_net_hinic3.so",
+                "-a",
+                "0000:04:00.0"
+            ]
+        );
+    }
+
+    #[test]
+    fn in_memory_and_no_huge_are_never_given_together() {
+        for wish in ["--no-huge", "--in-memory"] {
+            for hugepages in [false, true] {
+                let mut config = vdev("net_null0");
+                config.eal_args = vec![wish.to_owned()];
+                let args = eal_args(&config, hugepages);
+                let given = ["--no-huge", "--in-memory"]
+                    .map(|name| args.iter().filter(|arg| *arg == name).count());
+                assert_eq!(given.iter().sum::<usize>(), 1, "{args:?}");
+                assert!(args.iter().any(|arg| arg == wish), "{args:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn cores_of_the_operator_replace_ours() {
+        for wish in [["-l", "3"], ["--lcores=0@3", "-v"]] {
+            let mut config = vdev("net_null0");
+            config.eal_args = wish.map(str::to_owned).to_vec();
+            let args = eal_args(&config, false);
+            assert!(!args.iter().any(|arg| arg == "0@0"), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn a_vhost_peer_gets_few_memory_regions_and_all_queues() {
+        let mut config = vdev("net_vhost0,iface=/s");
+        config.queues = 2;
+        let args = eal_args(&config, true);
+        assert!(args.iter().any(|arg| arg == "--single-file-segments"));
+        assert!(
+            args.iter()
+                .any(|arg| arg == "--vdev=net_vhost0,iface=/s,queues=2")
+        );
+    }
+
+    #[test]
+    fn a_large_mtu_makes_af_packet_ring_frames_and_buffers_larger() {
+        let mut config = vdev("net_af_packet0,iface=v0");
+        config.mtu = 9000;
+        let args = eal_args(&config, false);
+        assert_eq!(
+            args.last().map(String::as_str),
+            Some("--vdev=net_af_packet0,iface=v0,framesz=10240,blocksz=20480")
+        );
+        assert_eq!(config.mbuf_room(), 10240);
+        config.port =
+            PortSelector::Vdev("net_af_packet0,iface=v0,framesz=16384,blocksz=65536".into());
+        assert_eq!(config.mbuf_room(), 16384);
+    }
+
+    #[test]
+    fn memory_follows_the_number_and_size_of_buffers() {
+        let mut config = vdev("net_null0");
+        config.pool_mbufs = 20480;
+        assert_eq!(config.memory_mb(), 58);
+        config.want_tso = true;
+        assert_eq!(config.memory_mb(), 64);
+        let mut xdp = vdev("net_af_xdp0,iface=v0");
+        xdp.pool_mbufs = 1;
+        assert_eq!((xdp.mbufs(), xdp.memory_mb()), (4096, 18));
+        config.pool_mbufs = u32::MAX;
+        config.mtu = usize::MAX / 2;
+        assert!(config.memory_mb() > 1 << 40);
+    }
+}

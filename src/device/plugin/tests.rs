@@ -1,0 +1,385 @@
+//! The queue halves over a table that counts its buffers instead of sending them.
+
+#![allow(clippy::cast_possible_truncation)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+
+use super::*;
+use crate::device::plugin_abi::TABLE_BYTES;
+
+/// A plug-in of Rust functions: buffers are boxes, `limit` of them; sent frames are kept.
+#[derive(Default)]
+struct Fake {
+    limit: usize,
+    out: usize,
+    /// Slots that the next `tx_burst` calls take.
+    takes: Vec<usize>,
+    sent: Vec<(Vec<u8>, u16, u16)>,
+    receive: Vec<Vec<u8>>,
+    stopped: usize,
+}
+
+// One test at a time: the table has no place for a context before `queue`.
+static FAKE: Mutex<Option<Fake>> = Mutex::new(None);
+static TURN: Mutex<()> = Mutex::new(());
+
+fn with<T>(call: impl FnOnce(&mut Fake) -> T) -> T {
+    let mut fake = FAKE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    call(fake.get_or_insert_default())
+}
+
+const ROOM: usize = 2048;
+
+fn buffer(fake: &mut Fake) -> Option<Slot> {
+    (fake.out < fake.limit).then(|| {
+        fake.out += 1;
+        let data = Box::into_raw(Box::new([0_u8; ROOM]));
+        Slot {
+            handle: data.cast(),
+            data: data.cast(),
+            len: ROOM as u32,
+            ..Slot::EMPTY
+        }
+    })
+}
+
+unsafe extern "C" fn start(_: *const StartArgs, facts: *mut PortFacts, _: *mut ErrorText) -> i32 {
+    // SAFETY: the caller's own record.
+    let facts = unsafe { &mut *facts };
+    facts.queues = 1;
+    facts.mtu = 1500;
+    facts.offloads = TRUST_CHECKSUM;
+    facts.description[..4].copy_from_slice(b"fake");
+    0
+}
+unsafe extern "C" fn refuse(_: *const StartArgs, _: *mut PortFacts, text: *mut ErrorText) -> i32 {
+    // SAFETY: the caller's own record.
+    let text = unsafe { &mut *text };
+    text.bytes[..7].copy_from_slice(b"no port");
+    -19
+}
+unsafe extern "C" fn queue(index: u32) -> *mut Queue {
+    if index == 0 {
+        core::ptr::dangling_mut()
+    } else {
+        core::ptr::null_mut()
+    }
+}
+unsafe extern "C" fn thread_enter() -> i32 {
+    0
+}
+unsafe extern "C" fn nothing() {}
+unsafe extern "C" fn rx_burst(_: *mut Queue, slots: *mut Slot, max: u32) -> u32 {
+    // SAFETY: the caller has room for `max` slots.
+    let slots = unsafe { core::slice::from_raw_parts_mut(slots, max as usize) };
+    with(|fake| {
+        let count = fake.receive.len().min(slots.len());
+        for (place, frame) in slots
+            .iter_mut()
+            .zip(fake.receive.drain(..count).collect::<Vec<_>>())
+        {
+            let mut slot = buffer(fake).expect("buffers for received frames");
+            // SAFETY: the buffer has room for every frame of these tests.
+            unsafe { core::ptr::copy_nonoverlapping(frame.as_ptr(), slot.data, frame.len()) };
+            slot.len = frame.len() as u32;
+            slot.flags = RX_CHECKSUM_GOOD;
+            *place = slot;
+        }
+        count as u32
+    })
+}
+unsafe extern "C" fn free(_: *mut Queue, slots: *const Slot, count: u32) {
+    // SAFETY: the caller gives `count` slots.
+    let slots = unsafe { core::slice::from_raw_parts(slots, count as usize) };
+    for slot in slots {
+        // SAFETY: made by `buffer`.
+        drop(unsafe { Box::from_raw(slot.handle.cast::<[u8; ROOM]>()) });
+        with(|fake| fake.out -= 1);
+    }
+}
+unsafe extern "C" fn tx_alloc(_: *mut Queue, slots: *mut Slot, count: u32, bytes: u32) -> u32 {
+    if bytes as usize > ROOM {
+        return 0;
+    }
+    // SAFETY: the caller has room for `count` slots.
+    let slots = unsafe { core::slice::from_raw_parts_mut(slots, count as usize) };
+    with(|fake| {
+        for (index, place) in slots.iter_mut().enumerate() {
+            let Some(slot) = buffer(fake) else {
+                return index as u32;
+            };
+            *place = slot;
+        }
+        count
+    })
+}
+unsafe extern "C" fn tx_burst(queue: *mut Queue, slots: *const Slot, count: u32) -> u32 {
+    // SAFETY: the caller gives `count` slots.
+    let slots = unsafe { core::slice::from_raw_parts(slots, count as usize) };
+    let take = with(|fake| {
+        if fake.takes.is_empty() {
+            0
+        } else {
+            fake.takes.remove(0)
+        }
+    });
+    let take = take.min(slots.len());
+    for slot in &slots[..take] {
+        // SAFETY: the slot's own bytes.
+        let bytes = unsafe { core::slice::from_raw_parts(slot.data, slot.len as usize) };
+        with(|fake| {
+            fake.sent
+                .push((bytes.to_vec(), slot.flags, slot.segment_bytes))
+        });
+        // SAFETY: a sent buffer is the device's.
+        unsafe { free(queue, slot, 1) };
+    }
+    take as u32
+}
+unsafe extern "C" fn wait_fd(_: *mut Queue) -> i32 {
+    -1
+}
+unsafe extern "C" fn arm(_: *mut Queue, _: u32) -> i32 {
+    0
+}
+unsafe extern "C" fn stats(out: *mut Stats) {
+    // SAFETY: the caller's own record.
+    let out = unsafe { &mut *out };
+    out.rx_missed = 1;
+    out.rx_errors = 2;
+    out.dropped.rx_dropped_chained = 4;
+    out.tx_errors = 8;
+    out.dropped.tx_dropped_malformed = 16;
+}
+unsafe extern "C" fn link_up() -> i32 {
+    1
+}
+unsafe extern "C" fn stop() {
+    with(|fake| fake.stopped += 1);
+}
+
+static TABLE: Table = Table {
+    abi: ABI,
+    size: TABLE_BYTES,
+    start,
+    queue,
+    thread_enter,
+    thread_leave: nothing,
+    rx_burst,
+    free,
+    tx_alloc,
+    tx_burst,
+    wait_fd,
+    arm,
+    stats,
+    link_up,
+    stop,
+};
+
+fn config() -> PluginConfig {
+    PluginConfig::new(
+        PortSelector::Vdev("net_fake0".to_owned()),
+        "knet-test".to_owned(),
+    )
+}
+
+fn device(limit: usize) -> PluginDevice {
+    with(|fake| {
+        *fake = Fake {
+            limit,
+            ..Fake::default()
+        }
+    });
+    let plugin = Plugin::check(&raw const TABLE, Path::new("fake")).unwrap();
+    PluginDevice::start(plugin, &config(), &[]).unwrap()
+}
+
+fn turn() -> std::sync::MutexGuard<'static, ()> {
+    TURN.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn put(queue: &mut dyn TxQueue, byte: u8) -> bool {
+    let Some(room) = queue.alloc(60) else {
+        return false;
+    };
+    assert_eq!(room.len(), 60);
+    room.fill(byte);
+    queue.commit(60, TxMeta::default());
+    true
+}
+
+#[test]
+fn unsent_frames_stay_in_order_and_no_buffer_is_lost() {
+    let _turn = turn();
+    let mut device = device(100);
+    let (receive, mut transmit) = device.queue_pair(0).unwrap();
+    for byte in 0..BURST_MAX {
+        assert!(put(&mut *transmit, byte as u8));
+    }
+    assert!(!put(&mut *transmit, 99), "a full burst takes no more");
+    assert_eq!(transmit.room(), 0);
+    with(|fake| fake.takes = vec![3, 0]);
+    assert_eq!(transmit.flush(Instant::ZERO), 3);
+    assert_eq!(transmit.room(), 3);
+    assert!(put(&mut *transmit, 32));
+    with(|fake| fake.takes = vec![10, 20]);
+    assert_eq!(transmit.flush(Instant::ZERO), 30);
+    assert_eq!(
+        transmit.flush(Instant::ZERO),
+        0,
+        "nothing waits, so nothing is called"
+    );
+    let order: Vec<u8> = with(|fake| fake.sent.iter().map(|sent| sent.0[0]).collect());
+    assert_eq!(order, (0..33).collect::<Vec<u8>>());
+    drop((device, receive, transmit));
+    assert_eq!(with(|fake| (fake.out, fake.stopped)), (0, 1));
+}
+
+#[test]
+fn an_empty_pool_ends_the_burst_and_heals() {
+    let _turn = turn();
+    let mut device = device(2);
+    let (_receive, mut transmit) = device.queue_pair(0).unwrap();
+    assert!(put(&mut *transmit, 1));
+    assert!(put(&mut *transmit, 2));
+    assert!(!put(&mut *transmit, 3));
+    with(|fake| fake.takes = vec![2]);
+    assert_eq!(transmit.flush(Instant::ZERO), 2);
+    assert!(put(&mut *transmit, 3));
+    drop(transmit);
+    assert_eq!(with(|fake| fake.out), 0);
+}
+
+#[test]
+fn a_frame_larger_than_every_buffer_is_refused_and_keeps_the_burst() {
+    let _turn = turn();
+    let mut device = device(40);
+    let (_receive, mut transmit) = device.queue_pair(0).unwrap();
+    assert!(put(&mut *transmit, 1));
+    assert!(transmit.alloc(ROOM + 1).is_none());
+    assert!(put(&mut *transmit, 2));
+    with(|fake| fake.takes = vec![2]);
+    assert_eq!(transmit.flush(Instant::ZERO), 2);
+    assert_eq!(with(|fake| fake.sent.len()), 2);
+}
+
+#[test]
+fn a_commit_carries_length_and_wishes_and_a_second_alloc_lends_the_same_buffer() {
+    let _turn = turn();
+    let mut device = device(40);
+    let (_receive, mut transmit) = device.queue_pair(0).unwrap();
+    transmit.commit(10, TxMeta::default());
+    assert_eq!(
+        transmit.room(),
+        BURST_MAX,
+        "a commit without a buffer is nothing"
+    );
+    let first = transmit.alloc(100).unwrap().as_ptr();
+    assert_eq!(transmit.alloc(200).unwrap().as_ptr(), first);
+    transmit.commit(
+        70,
+        TxMeta {
+            checksum_offload: true,
+            segment_bytes: 1460,
+        },
+    );
+    with(|fake| fake.takes = vec![1]);
+    assert_eq!(transmit.flush(Instant::ZERO), 1);
+    with(|fake| {
+        assert_eq!(
+            (fake.sent[0].0.len(), fake.sent[0].1, fake.sent[0].2),
+            (70, TX_CHECKSUM, 1460)
+        )
+    });
+}
+
+#[test]
+fn received_frames_are_lent_and_given_back_also_by_a_panic() {
+    let _turn = turn();
+    let mut device = device(100);
+    let (mut receive, _transmit) = device.queue_pair(0).unwrap();
+    assert_eq!(
+        receive.rx_burst(Instant::ZERO, &mut |_| panic!("called without frames")),
+        0
+    );
+    with(|fake| {
+        fake.receive = (0..40)
+            .map(|byte| vec![byte; 60 + usize::from(byte)])
+            .collect()
+    });
+    let mut seen = Vec::new();
+    let mut deliver = |frames: &mut [RxFrame<'_>]| {
+        for frame in frames {
+            assert!(frame.meta.checksum_good && !frame.meta.checksum_bad);
+            seen.push((frame.bytes[0], frame.bytes.len()));
+        }
+    };
+    assert_eq!(receive.rx_burst(Instant::ZERO, &mut deliver), 32);
+    assert_eq!(receive.rx_burst(Instant::ZERO, &mut deliver), 8);
+    assert_eq!(
+        seen,
+        (0..40)
+            .map(|byte| (byte, 60 + usize::from(byte)))
+            .collect::<Vec<_>>()
+    );
+    with(|fake| fake.receive = vec![vec![1; 60]]);
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        receive.rx_burst(Instant::ZERO, &mut |_| panic!("on purpose"))
+    }));
+    panicked.unwrap_err();
+    assert_eq!(with(|fake| fake.out), 0);
+}
+
+#[test]
+fn a_queue_pair_is_given_once() {
+    let _turn = turn();
+    let mut device = device(1);
+    assert!(device.queue_pair(1).is_err());
+    drop(device.queue_pair(0).unwrap());
+    assert_eq!(device.queue_pair(0).err(), Some(Errno::INVAL));
+}
+
+#[test]
+fn facts_and_counters_are_translated() {
+    let _turn = turn();
+    let device = device(1);
+    assert_eq!(device.capabilities().description, "fake");
+    assert!(device.capabilities().trust_checksum && !device.capabilities().tx_checksum);
+    assert_eq!(
+        (device.stats().rx_missed, device.stats().tx_dropped),
+        (7, 24)
+    );
+    assert!(device.link_up());
+}
+
+#[test]
+fn a_refused_start_names_device_and_reason() {
+    let _turn = turn();
+    let table: &'static Table = Box::leak(Box::new(Table {
+        start: refuse,
+        ..TABLE
+    }));
+    let plugin = Plugin::check(table, Path::new("fake")).unwrap();
+    let refused = PluginDevice::start(plugin, &config(), &[]).unwrap_err();
+    assert_eq!(refused.message, "device net_fake0: no port");
+}
+
+#[test]
+fn another_version_or_size_is_refused_before_anything_is_called() {
+    for (abi, size) in [(ABI + 1, TABLE.size), (ABI, TABLE.size - 8)] {
+        let table: &'static Table = Box::leak(Box::new(Table { abi, size, ..TABLE }));
+        let refused = Plugin::check(table, Path::new("/x/libknet_dpdk.so"))
+            .unwrap_err()
+            .message;
+        assert!(refused.contains("/x/libknet_dpdk.so"), "{refused}");
+        assert!(
+            refused.contains(&format!("version {abi} of {size} bytes")),
+            "{refused}"
+        );
+        assert!(refused.contains("same build"), "{refused}");
+    }
+}

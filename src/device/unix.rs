@@ -1,0 +1,243 @@
+//! The device `knet_unix,path=P`: frames between two hosts over an AF_UNIX SOCK_SEQPACKET socket.
+//!
+//! One datagram is one frame. Nobody is server or client by configuration: see [`link`]. What a port
+//! receives suffers its own simulated faults.
+
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::fault::{FaultConfig, FaultCounts, FaultLine};
+use super::frame::{Frame, LINK_HEADER_BYTES, lend};
+use super::port_counters::{PortCounters, count};
+use super::tx_batch::TxBatch;
+use super::{
+    BURST_MAX, Capabilities, Device, DeviceError, PortStats, RxFrame, RxQueue, TxMeta, TxQueue,
+};
+use crate::errno::Errno;
+use crate::time::Instant;
+
+mod link;
+
+use link::{Link, Received, Sent};
+
+/// The port at one end of a socket path. It needs no privilege.
+#[derive(Debug)]
+pub struct UnixDevice {
+    capabilities: Capabilities,
+    faults: FaultConfig,
+    shared: Arc<Shared>,
+    taken: bool,
+}
+
+impl UnixDevice {
+    /// Opens the port at the absolute `path`; the other end may come later, go, and come again.
+    ///
+    /// # Errors
+    /// A line that says why neither a listening nor a connected socket can be had at `path`.
+    pub fn open(
+        path: &str,
+        faults: FaultConfig,
+        mac: [u8; 6],
+        mtu: usize,
+    ) -> Result<Self, DeviceError> {
+        Ok(Self {
+            capabilities: Capabilities {
+                mac,
+                mtu,
+                description: format!("knet_unix {path}"),
+                ..Capabilities::default()
+            },
+            faults,
+            shared: Arc::new(Shared {
+                link: Mutex::new(Link::open(path)?),
+                counters: PortCounters::new(),
+                faults: Mutex::new(FaultCounts::default()),
+            }),
+            taken: false,
+        })
+    }
+
+    /// What happened to the frames that this end received, as of its last burst; all zero without faults.
+    #[must_use]
+    pub fn received_counts(&self) -> FaultCounts {
+        *self.shared.fault_counts()
+    }
+}
+
+impl Device for UnixDevice {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn queue_pair(&mut self, queue: usize) -> Result<(Box<dyn RxQueue>, Box<dyn TxQueue>), Errno> {
+        if queue != 0 || self.taken {
+            return Err(Errno::INVAL);
+        }
+        self.taken = true;
+        let frame_bytes = self.capabilities.mtu + LINK_HEADER_BYTES;
+        let rx = UnixRx {
+            wait_fd: self.shared.link().wait_fd().as_raw_fd(),
+            shared: Arc::clone(&self.shared),
+            line: FaultLine::new(self.faults, frame_bytes),
+            lent: Vec::with_capacity(BURST_MAX),
+        };
+        let tx = UnixTx {
+            shared: Arc::clone(&self.shared),
+            batch: TxBatch::new(frame_bytes),
+        };
+        Ok((Box::new(rx), Box::new(tx)))
+    }
+
+    fn stats(&self) -> PortStats {
+        self.shared.counters.stats()
+    }
+
+    fn link_up(&self) -> bool {
+        self.shared.link().is_up()
+    }
+}
+
+/// What the port and its halves share. The socket file goes when the last of them goes.
+#[derive(Debug)]
+struct Shared {
+    link: Mutex<Link>,
+    counters: PortCounters,
+    faults: Mutex<FaultCounts>,
+}
+
+impl Shared {
+    /// Taken once a burst, never while a frame is lent. Every change under it is complete, so a
+    /// panic of the other holder leaves it usable.
+    fn link(&self) -> MutexGuard<'_, Link> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fault_counts(&self) -> MutexGuard<'_, FaultCounts> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+struct UnixRx {
+    shared: Arc<Shared>,
+    /// The link's epoll descriptor, which lives as long as `shared`.
+    wait_fd: i32,
+    line: FaultLine,
+    /// The last burst, given back at the next one.
+    lent: Vec<Frame>,
+}
+
+impl UnixRx {
+    /// Fetches at most a burst from the socket, onto the line or straight into `lent`.
+    fn fetch(&mut self, now: Instant) {
+        let mut link = self.shared.link();
+        link.tend(now);
+        for _ in 0..BURST_MAX {
+            let mut frame = self.line.take();
+            match link.receive(now, frame.buffer_mut()) {
+                Received::Frame(len) => {
+                    frame.set_len(len);
+                    if self.line.config().is_clear() {
+                        self.lent.push(frame);
+                    } else {
+                        self.line.push(now, frame);
+                    }
+                }
+                Received::TooLong => {
+                    self.shared.counters.frames_missed.raise();
+                    self.line.recycle(frame);
+                }
+                Received::Nothing => {
+                    self.line.recycle(frame);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl RxQueue for UnixRx {
+    fn rx_burst(&mut self, now: Instant, deliver: &mut dyn FnMut(&mut [RxFrame<'_>])) -> usize {
+        for frame in self.lent.drain(..) {
+            self.line.recycle(frame);
+        }
+        let overflowed = self.line.counts().overflowed;
+        self.fetch(now);
+        if !self.line.config().is_clear() {
+            while self.lent.len() < BURST_MAX {
+                let Some(frame) = self.line.pop_due(now) else {
+                    break;
+                };
+                self.lent.push(frame);
+            }
+            let counts = self.line.counts();
+            self.shared
+                .counters
+                .frames_missed
+                .add(counts.overflowed - overflowed);
+            *self.shared.fault_counts() = counts;
+        }
+        let received = lend(&mut self.lent, deliver);
+        self.shared.counters.frames_received.add(count(received));
+        received
+    }
+
+    fn wait_fd(&self) -> Option<i32> {
+        Some(self.wait_fd)
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let tend = self.shared.link().next_tend();
+        self.line.next_due().into_iter().chain(tend).min()
+    }
+}
+
+#[derive(Debug)]
+struct UnixTx {
+    shared: Arc<Shared>,
+    batch: TxBatch,
+}
+
+impl TxQueue for UnixTx {
+    fn alloc(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.batch.alloc(len)
+    }
+
+    fn commit(&mut self, len: usize, _meta: TxMeta) {
+        self.batch.commit(len);
+    }
+
+    fn flush(&mut self, _now: Instant) -> usize {
+        if self.batch.len() == 0 {
+            return 0;
+        }
+        let counters = &self.shared.counters;
+        let mut link = self.shared.link();
+        let mut sent = 0;
+        while let Some(frame) = self.batch.first() {
+            match link.send(frame.bytes()) {
+                Sent::Gone => sent += 1,
+                Sent::Full => break,
+                Sent::Refused => counters.frames_dropped.raise(),
+                Sent::Down => {
+                    counters.frames_dropped.add(count(self.batch.discard()));
+                    break;
+                }
+            }
+            if let Some(frame) = self.batch.pop() {
+                self.batch.recycle(frame);
+            }
+        }
+        link.want_room(self.batch.len() > 0);
+        drop(link);
+        counters.frames_sent.add(count(sent));
+        sent
+    }
+
+    fn room(&self) -> usize {
+        self.batch.room()
+    }
+}
+
+#[cfg(test)]
+mod tests;

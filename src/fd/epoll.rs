@@ -1,0 +1,217 @@
+//! Epolls as the program numbers them: which are known, who joins the channel, and the bell that ends waits begun before
+//! this process was attached.
+
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::time::Duration;
+
+use super::registry::{self, Left};
+use super::table::{self, Entry, Record};
+use crate::attach::{self, Link, link};
+use crate::errno::{Errno, Result};
+use crate::ffi::descriptor;
+use crate::ffi::wait::{self, EpollEvent, PollFd, SignalMask};
+use crate::iomux::epoll_set;
+use crate::thread;
+use crate::time::monotonic;
+
+/// Number of the link that this process has joined each epoll to, plus 1; 0 = none.
+static JOINED: [AtomicU32; registry::EPOLLS] = [const { AtomicU32::new(0) }; registry::EPOLLS];
+
+/// Becomes readable for good once this process is attached; -1 = not made. See [`wait_unattached`].
+static BELL: AtomicI32 = AtomicI32::new(-1);
+
+/// A new kernel epoll.
+pub fn made(fd: i32) {
+    super::drop_stale(fd);
+    if !attach::may_accelerate() || !table::ensure() || !registry::ensure() {
+        return;
+    }
+    thread::remember_process();
+    if super::is_foreign() {
+        return;
+    }
+    // None: too many epolls; this one holds kernel descriptors only.
+    if let Some(record) = registry::new_epoll() {
+        super::release(table::exchange(fd, Entry::Epoll(record)));
+    }
+}
+
+/// A descriptor of this epoll is gone.
+pub(super) fn release(record: Record) {
+    let left = registry::release_epoll(record);
+    if left == Left::Here {
+        return;
+    }
+    let joined = JOINED
+        .get(record.index as usize)
+        .map_or(0, |word| word.swap(0, Ordering::AcqRel));
+    if let Some(number) = joined.checked_sub(1)
+        && let Some(link) = link::numbered(number)
+    {
+        epoll_set::release(link, record.index);
+    }
+    if left == Left::Nowhere {
+        registry::end_epoll(record);
+    }
+}
+
+/// Makes the epoll known to the channel, once a process and host.
+pub fn join(link: &Link, record: Record) {
+    let Some(word) = JOINED.get(record.index as usize) else {
+        return;
+    };
+    let mark = link.number() + 1;
+    if word.load(Ordering::Acquire) == mark || word.swap(mark, Ordering::AcqRel) == mark {
+        return;
+    }
+    epoll_set::hold(link, record.index);
+    if let Some(cell) = link.control.epoll(record.index) {
+        // What was added before is counted by the registry.
+        let count = registry::count_kernel_items(record, 0);
+        cell.kernel_items.fetch_max(count, Ordering::AcqRel);
+    }
+}
+
+/// A kernel descriptor was added to or deleted from the epoll.
+pub fn count_kernel_item(record: Record, added: bool) {
+    registry::count_kernel_items(record, if added { 1 } else { -1 });
+    let joined = JOINED
+        .get(record.index as usize)
+        .map_or(0, |word| word.load(Ordering::Acquire));
+    if let Some(number) = joined.checked_sub(1)
+        && let Some(link) = link::numbered(number)
+    {
+        epoll_set::count_kernel_item(link, record.index, added);
+    }
+}
+
+/// A descriptor of this process that stands for epoll `index`.
+#[must_use]
+pub fn descriptor_of(index: u32) -> Option<(i32, Record)> {
+    let mut found = None;
+    table::for_each(0, table::end(), |fd, entry| {
+        if let Entry::Epoll(record) = entry
+            && record.index == index
+            && found.is_none()
+        {
+            found = Some((fd, record));
+        }
+    });
+    found
+}
+
+/// epoll_pwait2(2) on an epoll of ours.
+///
+/// # Errors
+/// As the kernel's.
+pub fn wait(
+    fd: i32,
+    record: Record,
+    events: &mut [EpollEvent],
+    timeout: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Result<usize> {
+    let left = match link() {
+        Some(link) => {
+            join(link, record);
+            return epoll_set::wait(link, record.index, fd, events, timeout, mask);
+        }
+        None => wait_unattached(fd, events, timeout, mask)?,
+    };
+    match left {
+        Outcome::Events(count) => Ok(count),
+        Outcome::Attached(timeout) => {
+            let link = link().ok_or(Errno::INTR)?;
+            join(link, record);
+            epoll_set::wait(link, record.index, fd, events, timeout, mask)
+        }
+    }
+}
+
+enum Outcome {
+    Events(usize),
+    /// Attached meanwhile; this much of the time-out is left.
+    Attached(Option<Duration>),
+}
+
+/// Waits on the kernel epoll, and on the bell: a socket that another thread routes and adds must wake us, and the
+/// kernel epoll never holds it.
+fn wait_unattached(
+    fd: i32,
+    events: &mut [EpollEvent],
+    timeout: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Result<Outcome> {
+    let end = timeout.map(|timeout| monotonic() + timeout);
+    // No bell: a wait in slices takes its place.
+    let bell = bell().unwrap_or(-1);
+    loop {
+        if mask.is_none() || timeout != Some(Duration::ZERO) {
+            let count = wait::epoll_wait(fd, events, 0)?;
+            if count > 0 {
+                return Ok(Outcome::Events(count));
+            }
+        }
+        let left = end.map(|end| end.since(monotonic()));
+        if link().is_some() {
+            return Ok(Outcome::Attached(left));
+        }
+        let slice = if bell < 0 { Some(SLICE) } else { None };
+        let span = match (left, slice) {
+            (Some(left), Some(slice)) => Some(left.min(slice)),
+            (left, slice) => left.or(slice),
+        };
+        let mut fds = [
+            PollFd {
+                fd,
+                events: 1,
+                revents: 0,
+            },
+            PollFd {
+                fd: bell,
+                events: 1,
+                revents: 0,
+            },
+        ];
+        wait::ppoll(&mut fds, span, mask)?;
+        if left.is_some_and(|left| left.is_zero()) {
+            return wait::epoll_wait(fd, events, 0).map(Outcome::Events);
+        }
+    }
+}
+
+/// How long a wait without a bell lasts before it looks whether this process was attached.
+const SLICE: Duration = Duration::from_millis(5);
+
+fn bell() -> Result<i32> {
+    let known = BELL.load(Ordering::Acquire);
+    if known >= 0 {
+        return Ok(known);
+    }
+    let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+    let made = descriptor::internalize(rustix::event::eventfd(0, flags)?)?;
+    match BELL.compare_exchange(-1, made, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Ok(made),
+        Err(other) => {
+            descriptor::close(made);
+            Ok(other)
+        }
+    }
+}
+
+/// Ends the waits that began before this process was attached.
+pub(super) fn ring_bell() {
+    let bell = BELL.load(Ordering::Acquire);
+    if let Ok(fd) = descriptor::lend(bell) {
+        // Full means that it is readable.
+        let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+    }
+}
+
+/// In a forked child: the bell is the parent's.
+pub(super) fn forget_parents_bell() {
+    let bell = BELL.swap(-1, Ordering::AcqRel);
+    if bell >= 0 {
+        descriptor::close(bell);
+    }
+}

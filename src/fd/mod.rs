@@ -1,0 +1,216 @@
+//! From descriptor number to object: the table, what is agreed before attaching, and where a socket goes.
+//!
+//! Owns the meaning of every number that the program uses. May use `attach`, `socket`, `iomux`, `thread`, `base`,
+//! `telemetry`, `ffi`. Any program thread, also in a signal handler. Invariant: a number never reaches an object that
+//! it does not stand for: whoever takes an entry out of the table releases it, exactly once.
+
+pub mod epoll;
+pub mod options;
+pub mod registry;
+pub mod route;
+pub mod table;
+pub mod twin;
+
+use self::registry::Decision;
+use self::table::{Entry, Handle, Record};
+use crate::attach::link::numbered;
+use crate::attach::{self, Link, Object};
+use crate::ffi::process;
+use crate::socket::{close, hold};
+use crate::thread;
+
+/// An accelerated socket, ready to be used.
+#[derive(Clone, Copy, Debug)]
+pub struct Socket {
+    /// The host it lives in, which may be dead.
+    pub link: &'static Link,
+    /// The object.
+    pub object: Object,
+    /// The kernel twin listens too (a wildcard bind).
+    pub merged: bool,
+    /// The twin is a copy of the spare socket: nothing may be set on it.
+    pub accepted: bool,
+}
+
+/// What a number stands for now.
+#[derive(Clone, Copy, Debug)]
+pub enum Target {
+    /// The kernel's.
+    Kernel,
+    /// A TCP socket that is not routed; the kernel answers.
+    Undecided(Record),
+    /// Accelerated.
+    Socket(Socket),
+    /// An epoll that may hold accelerated sockets.
+    Epoll(Record),
+}
+
+impl Socket {
+    fn of(handle: Handle) -> Option<Self> {
+        Some(Self {
+            link: numbered(handle.link)?,
+            object: handle.object,
+            merged: handle.merged,
+            accepted: handle.accepted,
+        })
+    }
+
+    /// The entry for the table.
+    #[must_use]
+    pub fn entry(&self) -> Entry {
+        Entry::Socket(Handle {
+            link: self.link.number(),
+            object: self.object,
+            merged: self.merged,
+            accepted: self.accepted,
+        })
+    }
+}
+
+/// What `fd` stands for. A socket that another descriptor or process has routed is noticed here.
+#[inline]
+#[must_use]
+pub fn target(fd: i32) -> Target {
+    match table::entry(fd) {
+        Entry::Kernel => Target::Kernel,
+        Entry::Socket(handle) => Socket::of(handle).map_or(Target::Kernel, Target::Socket),
+        Entry::Epoll(record) => Target::Epoll(record),
+        Entry::Undecided(record) => resolve(fd, record),
+    }
+}
+
+#[cold]
+fn resolve(fd: i32, record: Record) -> Target {
+    loop {
+        match registry::decision(record) {
+            Decision::Undecided => return Target::Undecided(record),
+            // A signal handler that interrupted the routing: the kernel answers, as before it.
+            Decision::Routing { thread } if thread == thread::id() => return Target::Kernel,
+            Decision::Routing { thread } if !process::process_lives(thread) => {
+                registry::take_over_routing(record, thread);
+            }
+            Decision::Routing { .. } => attach::pause(),
+            Decision::Kernel | Decision::Stale => {
+                replace(fd, Entry::Undecided(record), Entry::Kernel);
+                return Target::Kernel;
+            }
+            Decision::Routed { handle, family } => {
+                let socket = Socket::of(handle).filter(|socket| socket.link.family() == family);
+                let held = socket.filter(|socket| hold::add(socket.link, socket.object).is_ok());
+                // A process that attached to another host cannot reach it; its kernel twin answers.
+                let entry = held.map_or(Entry::Kernel, |socket| socket.entry());
+                if !replace(fd, Entry::Undecided(record), entry) {
+                    release(entry);
+                    return target(fd);
+                }
+                return held.map_or(Target::Kernel, Target::Socket);
+            }
+        }
+    }
+}
+
+/// Puts `new` at `fd` if `old` is still there, and releases `old` then. `new` must be retained.
+fn replace(fd: i32, old: Entry, new: Entry) -> bool {
+    let done = table::replace(fd, old, new);
+    if done {
+        release(old);
+    }
+    done
+}
+
+/// Whether this is a child that shares our memory (vfork): it may only make system calls.
+#[must_use]
+pub fn is_foreign() -> bool {
+    process::pid() != thread::process()
+}
+
+/// One more descriptor stands for `entry`. False when it cannot be counted; the new number is then the kernel's.
+#[must_use]
+pub fn retain(entry: Entry) -> bool {
+    match entry {
+        Entry::Kernel => {}
+        Entry::Undecided(record) => registry::retain_socket(record),
+        Entry::Epoll(record) => registry::retain_epoll(record),
+        Entry::Socket(handle) => {
+            return Socket::of(handle)
+                .is_some_and(|socket| hold::add(socket.link, socket.object).is_ok());
+        }
+    }
+    true
+}
+
+/// A descriptor that stood for `entry` is gone.
+pub fn release(entry: Entry) {
+    match entry {
+        Entry::Kernel => {}
+        Entry::Undecided(record) => registry::release_socket(record),
+        Entry::Epoll(record) => epoll::release(record),
+        Entry::Socket(handle) => {
+            if let Some(socket) = Socket::of(handle) {
+                close::release(socket.link, socket.object);
+            }
+        }
+    }
+}
+
+/// A call returned `fd` as a new descriptor: what the table said of it was closed behind our back.
+pub fn drop_stale(fd: i32) {
+    if table::entry(fd) != Entry::Kernel && !is_foreign() {
+        release(table::exchange(fd, Entry::Kernel));
+    }
+}
+
+/// `copy` became a duplicate of `fd`.
+pub fn duplicate(fd: i32, copy: i32) {
+    if fd == copy {
+        return;
+    }
+    let entry = table::entry(fd);
+    if entry == Entry::Kernel && table::entry(copy) == Entry::Kernel || is_foreign() {
+        return;
+    }
+    let entry = if retain(entry) { entry } else { Entry::Kernel };
+    release(table::exchange(copy, entry));
+}
+
+/// A new socket of the kernel: undecided when it may be accelerated later.
+pub fn made_socket(fd: i32) {
+    drop_stale(fd);
+    if !attach::may_accelerate() || !table::ensure() || !registry::ensure() {
+        return;
+    }
+    thread::remember_process();
+    if is_foreign() {
+        return;
+    }
+    // None: too many undecided sockets at a time; this one is the kernel's.
+    if let Some(record) = registry::new_socket() {
+        release(table::exchange(fd, Entry::Undecided(record)));
+    }
+}
+
+/// In a forked child: records that its parent holds are held by it too.
+pub fn adopt_after_fork() {
+    if table::end() == 0 {
+        return;
+    }
+    registry::adopt_after_fork();
+    epoll::forget_parents_bell();
+    if let Some(link) = attach::link() {
+        hold_all(link);
+    }
+}
+
+/// What another thread of the parent accepted between the handler and the fork itself is held by the child as well.
+fn hold_all(link: &Link) {
+    let Some(held) = link.control.held(link.process()) else {
+        return;
+    };
+    table::for_each(0, table::end(), |_, entry| {
+        if let Entry::Socket(handle) = entry
+            && handle.link == link.number()
+        {
+            held.set(handle.object.index);
+        }
+    });
+}

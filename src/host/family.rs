@@ -1,0 +1,135 @@
+//! A program family on the control side: its memory, its processes, its end.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::channel::cell::{host_state, process};
+use crate::channel::layout::PROCS;
+use crate::channel::sync::Ordering;
+use crate::config::Config;
+use crate::errno::{Errno, Result};
+use crate::lcore::{Mail, Mailbox, Segments};
+use crate::stack::Owner;
+use crate::time::Instant;
+
+use super::policy;
+
+/// A family.
+#[derive(Debug)]
+pub(super) struct Family {
+    pub(super) owner: Owner,
+    pub(super) segments: Arc<Segments>,
+    /// Receive memory as the program gets it.
+    pub(super) receive: OwnedFd,
+    /// Control sockets of its processes.
+    pub(super) clients: usize,
+    /// When the last process went.
+    pub(super) left_at: Option<Instant>,
+    /// Its flows were reset.
+    pub(super) abandoned: bool,
+    /// Waiters that came before an lcore was there.
+    waiters: Vec<(u32, OwnedFd)>,
+}
+
+impl Family {
+    /// Makes the memory of a family for the program at `program`.
+    ///
+    /// # Errors
+    /// One line for the operator.
+    pub(super) fn create(
+        owner: Owner,
+        config: &Config,
+        program: &str,
+    ) -> core::result::Result<Self, String> {
+        let layout = policy::layout(config);
+        let no_memory = |what: &str, errno: Errno| {
+            format!(
+                "no channel memory for {} connections: {what}: {errno} (lower proto_stack.max_tcpcb, or raise the limits \
+                 on memory and file size)",
+                config.tcp.max_connections
+            )
+        };
+        let segments =
+            Segments::create(layout).map_err(|errno| no_memory("memfd and mapping", errno))?;
+        let receive = read_only(segments.receive_fd())
+            .map_err(|errno| no_memory("read-only reopening", errno))?;
+        let header = segments.control.header();
+        policy::fill(&header.policy, config, program).map_err(|policy::TooMany(line)| line)?;
+        header.host_pid.store(std::process::id(), Ordering::Relaxed);
+        header.host_state.store(host_state::IDLE, Ordering::Release);
+        Ok(Self {
+            owner,
+            segments: Arc::new(segments),
+            receive,
+            clients: 0,
+            left_at: None,
+            abandoned: false,
+            waiters: Vec::new(),
+        })
+    }
+
+    /// Takes a process cell for `pid`.
+    ///
+    /// # Errors
+    /// EAGAIN when all are taken.
+    pub(super) fn admit(&self, pid: u32) -> Result<u32> {
+        let control = &self.segments.control;
+        let cell = (0..PROCS)
+            .find(|&cell| {
+                control.process(cell).is_some_and(|it| {
+                    it.state
+                        .compare_exchange(
+                            process::FREE,
+                            process::LIVE,
+                            Ordering::SeqCst,
+                            Ordering::SeqCst,
+                        )
+                        .is_ok()
+                })
+            })
+            .ok_or(Errno::AGAIN)?;
+        if let Some(it) = control.process(cell) {
+            it.pid.store(pid, Ordering::SeqCst);
+        }
+        Ok(cell)
+    }
+
+    /// Keeps a waiter's eventfd until there is an lcore.
+    pub(super) fn keep_waiter(&mut self, slot: u32, eventfd: OwnedFd) {
+        self.waiters.retain(|(other, _)| *other != slot);
+        self.waiters.push((slot, eventfd));
+    }
+
+    /// Tells the lcore of the family.
+    pub(super) fn introduce(&mut self, mailbox: &Mailbox) {
+        let owner = self.owner;
+        mailbox.post(Mail::Attach {
+            owner,
+            segments: Arc::clone(&self.segments),
+        });
+        for (slot, eventfd) in self.waiters.drain(..) {
+            mailbox.post(Mail::Waiter {
+                owner,
+                slot,
+                eventfd,
+            });
+        }
+    }
+
+    /// The lcore or the host is gone: every process learns it.
+    pub(super) fn die(&self) {
+        self.segments
+            .control
+            .header()
+            .host_state
+            .store(host_state::DEAD, Ordering::SeqCst);
+    }
+}
+
+/// Opens the memory behind `fd` again, for reading only: a mapping of it can never become writable.
+fn read_only(fd: &OwnedFd) -> Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}

@@ -1,0 +1,164 @@
+//! Starts the lcore thread over an open port, and tells when it has ended.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use rustix::pipe::PipeFlags;
+use rustix::rand::GetRandomFlags;
+
+use super::open;
+use super::port_lock::PortLock;
+use crate::config::{Config, Idle};
+use crate::device::Device;
+use crate::id::CpuId;
+use crate::lcore::{
+    self, IdleConfig, IdlePolicy, Lcore, LcoreConfig, LcoreStatus, Mailbox, Placement,
+};
+use crate::stack::Stack;
+use crate::time;
+
+/// A running lcore.
+pub(super) struct Running {
+    /// Keeps the port open.
+    _device: Box<dyn Device>,
+    _lock: PortLock,
+    /// Hangs up when the thread has ended.
+    end: OwnedFd,
+    placement: Placement,
+}
+
+impl core::fmt::Debug for Running {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        out.debug_struct("Running")
+            .field("placement", &self.placement)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Running {
+    /// A descriptor that hangs up when the lcore has ended.
+    pub(super) fn end(&self) -> BorrowedFd<'_> {
+        self.end.as_fd()
+    }
+
+    /// The CPU of the lcore.
+    pub(super) const fn cpu(&self) -> CpuId {
+        self.placement.cpu
+    }
+}
+
+/// Takes and opens the port of `config` and starts an lcore on it. `program` are the CPUs of the client that asked.
+///
+/// # Errors
+/// One line for the operator.
+pub(super) fn start(
+    config: &Config,
+    program: &[u32],
+    mailbox: &Arc<Mailbox>,
+    status: &Arc<LcoreStatus>,
+) -> Result<Running, String> {
+    let wanted = config
+        .dpdk
+        .cores
+        .as_ref()
+        .and_then(|cores| cores.first())
+        .copied();
+    if config.dpdk.workers > 1 {
+        crate::warn!(
+            "dpdk workers={} lcores=1 reason=\"one lcore serves in this version\"",
+            config.dpdk.workers
+        );
+    }
+    let lock = PortLock::take(&config.port)?;
+    let cpu = wanted.map_or(0, |cpu| cpu.0);
+    let mut device = open::device(config, cpu)?;
+    let mut secret = [0; 16];
+    let got = rustix::rand::getrandom(&mut secret, GetRandomFlags::empty());
+    if got != Ok(secret.len()) {
+        return Err("no random numbers for sequence numbers and ports".to_owned());
+    }
+    let stack = Stack::new(open::stack(config, device.as_ref(), secret));
+    let (rx, tx) = device
+        .queue_pair(0)
+        .map_err(|errno| format!("port {}: no queue pair: {errno}", config.port))?;
+    let (end, alive) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)
+        .map_err(|errno| format!("no descriptor for the lcore: {errno}"))?;
+    let (placed, placement) = mpsc::sync_channel(1);
+    let program = program.to_vec();
+    let made = LcoreConfig {
+        stack,
+        rx,
+        tx,
+        mailbox: Arc::clone(mailbox),
+        status: Arc::clone(status),
+        idle: IdleConfig {
+            policy: match config.run.idle {
+                Idle::Spin => IdlePolicy::Spin,
+                Idle::Adaptive => IdlePolicy::Adaptive,
+            },
+            spin: config.run.spin,
+        },
+        shares_cpu: true,
+        somaxconn: somaxconn(),
+        now: time::monotonic(),
+    };
+    std::thread::Builder::new()
+        .name("knet-lcore-0".to_owned())
+        .spawn(move || {
+            let _alive = alive;
+            let place = lcore::place(wanted, &program);
+            let shares_cpu = place.as_ref().map_or(true, |place| place.shared);
+            let go = place.is_ok();
+            // The receiver waits below for exactly this.
+            let _ = placed.send(place);
+            if go {
+                run(LcoreConfig { shares_cpu, ..made });
+            }
+        })
+        .map_err(|error| format!("the lcore thread does not start: {error}"))?;
+    let placement = placement
+        .recv()
+        .map_err(|_| "the lcore thread ended at once".to_owned())?
+        .map_err(|errno| match wanted {
+            Some(cpu) => format!(
+                "dpdk.core_list_global: CPU {} cannot be used: {errno}",
+                cpu.0
+            ),
+            None => format!("the lcore cannot be pinned: {errno}"),
+        })?;
+    crate::info!(
+        "port={} device=\"{}\" cpu={} shared={}",
+        config.port,
+        device.capabilities().description,
+        placement.cpu.0,
+        placement.shared
+    );
+    Ok(Running {
+        _device: device,
+        _lock: lock,
+        end,
+        placement,
+    })
+}
+
+/// The body of the lcore thread: one of the three places where a panic is caught.
+fn run(config: LcoreConfig) {
+    let mut lcore = Lcore::new(config);
+    if catch_unwind(AssertUnwindSafe(|| lcore.run())).is_err() {
+        crate::error!("lcore=0 event=panic action=\"every connection is lost, the host ends\"");
+    }
+    lcore.die();
+}
+
+/// `net.core.somaxconn`, by which listen(2) cuts a backlog.
+fn somaxconn() -> u32 {
+    std::fs::read_to_string("/proc/sys/net/core/somaxconn")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(SOMAXCONN)
+}
+
+/// Linux' default since 5.4.
+const SOMAXCONN: u32 = 4_096;

@@ -1,0 +1,19 @@
+//! The host's control side: who is attached, to what memory, and how long the host lives.
+//!
+//! Owns the listening and control sockets, the families' memory until their end, the policy page, the open
+//! port and the life cycle. May use `lcore`, `stack`, `device`, `channel`, `config`, `preflight`, `rendezvous`, `telemetry`
+//! and `base`. Runs on the control thread, the first of the process, which may block and allocate; it speaks with
+//! the lcore through its mailbox only. Invariant: whatever a client sends, sends too late or never sends, the other
+//! clients and the lcore go on.
+
+mod clients;
+mod family;
+mod launch;
+mod life;
+mod open;
+mod policy;
+mod port_lock;
+mod server;
+mod socket;
+
+pub use server::{End, Server, ServerConfig};

@@ -1,0 +1,149 @@
+//! From a config to an open port and the stack that drives it.
+
+use core::net::Ipv4Addr;
+
+use crate::config::{Config, PortChoice, Vdev, VdevArgs};
+use crate::device::plugin::{PluginConfig, PluginDevice, PortSelector, vdev_for_netdev};
+use crate::device::{Device, open_builtin};
+use crate::preflight::install::Places;
+use crate::preflight::{self, Machine, Severity};
+use crate::stack::{Interface4, Route4, StackConfig};
+
+/// Opens the port of `config`; `cpu` is what EAL calls its lcore 0.
+///
+/// # Errors
+/// One line for the operator.
+pub(super) fn device(config: &Config, cpu: u32) -> Result<Box<dyn Device>, String> {
+    let mtu = usize::from(config.network.mtu);
+    match &config.port {
+        PortChoice::Vdev(Vdev::KnetUnix(args)) => builtin("knet_unix", args, config, mtu),
+        PortChoice::Vdev(Vdev::KnetPair(args)) => builtin("knet_pair", args, config, mtu),
+        PortChoice::Vdev(Vdev::Eal(text)) => plugin(PortSelector::Vdev(text.clone()), config, cpu),
+        PortChoice::Bdf(bdf) => plugin(PortSelector::Bdf(bdf.to_string()), config, cpu),
+        PortChoice::Netdev(name) => {
+            check_machine(config)?;
+            plugin(PortSelector::Vdev(vdev_for_netdev(name)), config, cpu)
+        }
+    }
+}
+
+fn builtin(
+    name: &str,
+    args: &VdevArgs,
+    config: &Config,
+    mtu: usize,
+) -> Result<Box<dyn Device>, String> {
+    let mac = config
+        .network
+        .mac
+        .unwrap_or_else(|| local_mac(first_address(config)));
+    open_builtin(name, &args.0, mac, mtu).map_err(|error| error.message)
+}
+
+/// A locally administered address (IEEE 802 section 8.2) that no other host of the network makes.
+fn local_mac(address: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = address.octets();
+    [0x02, 0x6b, a, b, c, d]
+}
+
+fn first_address(config: &Config) -> Ipv4Addr {
+    config
+        .network
+        .addresses
+        .first()
+        .map_or(Ipv4Addr::UNSPECIFIED, |(address, _)| *address)
+}
+
+fn plugin(port: PortSelector, config: &Config, cpu: u32) -> Result<Box<dyn Device>, String> {
+    let dpdk = &config.dpdk;
+    let megabytes = |list: &Option<Vec<u32>>| {
+        list.as_ref().map(|list| {
+            let texts: Vec<String> = list.iter().map(u32::to_string).collect();
+            texts.join(",")
+        })
+    };
+    let mut wanted = PluginConfig::new(port, format!("knet-{}", std::process::id()));
+    wanted.mtu = usize::from(config.network.mtu);
+    wanted.rx_ring_entries = u32::from(dpdk.rx_descriptors);
+    wanted.tx_ring_entries = u32::from(dpdk.tx_descriptors);
+    wanted.pool_mbufs = dpdk.mbufs;
+    wanted.mac = config.network.mac;
+    wanted.want_checksum = config.offload.tcp_checksum;
+    wanted.lcore_cpu = cpu;
+    wanted.external_driver = dpdk.external_driver.clone();
+    wanted.huge_dir = dpdk.huge_dir.clone();
+    wanted.base_virtaddr = dpdk.base_virtaddr.map(|at| format!("{at:#x}"));
+    wanted.socket_mem = megabytes(&dpdk.socket_mem_mb);
+    wanted.socket_limit = megabytes(&dpdk.socket_limit_mb);
+    wanted.telemetry = dpdk.telemetry;
+    PluginDevice::open(&wanted)
+        .map(|device| Box::new(device) as Box<dyn Device>)
+        .map_err(|error| error.message)
+}
+
+/// What preflight says of a kernel interface: the rule that it is ours alone (design D4).
+fn check_machine(config: &Config) -> Result<(), String> {
+    let places = Places::of_this_process().map_err(|error| format!("own path unknown: {error}"))?;
+    let machine = Machine::gather(config, &places);
+    let errors: Vec<String> = preflight::check(config, &machine)
+        .iter()
+        .filter(|finding| finding.severity == Severity::Error)
+        .filter(|finding| finding.subject.starts_with("interface"))
+        .map(ToString::to_string)
+        .collect();
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(errors.join("; "))
+    }
+}
+
+/// What the stack must be told for this port; `secret` is random.
+pub(super) fn stack(config: &Config, device: &dyn Device, secret: [u8; 16]) -> StackConfig {
+    let port = device.capabilities();
+    let network = &config.network;
+    StackConfig {
+        mac: network.mac.unwrap_or(port.mac),
+        mtu: port.mtu.min(usize::from(network.mtu)),
+        vlan: network.vlan,
+        addresses: network
+            .addresses
+            .iter()
+            .map(|&(address, prefix_len)| Interface4 {
+                address,
+                prefix_len,
+            })
+            .collect(),
+        gateway: network.gateway,
+        routes: network
+            .routes
+            .iter()
+            .map(|route| Route4 {
+                destination: route.destination,
+                prefix_len: route.prefix_len,
+                gateway: route.gateway,
+            })
+            .collect(),
+        rx_checksum_offload: port.rx_checksum,
+        tx_checksum_offload: port.tx_checksum,
+        trust_checksum: port.trust_checksum,
+        max_flows: config.tcp.max_connections as usize,
+        max_neighbors: config.tcp.max_neighbors as usize,
+        msl: config.tcp.msl,
+        fin_timeout: config.tcp.fin_timeout,
+        synack_retries: config.tcp.synack_retries,
+        syn_retries: SYN_RETRIES,
+        user_timeout: USER_TIMEOUT,
+        orphan_timeout: config.linger_max,
+        ephemeral_ports: config.tcp.ephemeral_ports,
+        tx_buffer_bytes: TX_BUFFER_BYTES,
+        secret,
+    }
+}
+
+/// Linux `net.ipv4.tcp_syn_retries`.
+const SYN_RETRIES: u8 = 6;
+/// What Linux `net.ipv4.tcp_retries2` = 15 comes to.
+const USER_TIMEOUT: core::time::Duration = core::time::Duration::from_millis(924_600);
+/// smoltcp's own send buffer of a flow: what may be unacknowledged at a time.
+const TX_BUFFER_BYTES: usize = 256 << 10;

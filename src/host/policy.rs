@@ -1,0 +1,154 @@
+//! What of the config a program must know, and how large its channel is.
+
+use core::sync::atomic::Ordering;
+
+use crate::channel::layout::Layout;
+use crate::channel::policy::{ADDRESSES_MAX, PORT_RANGES_MAX, PolicyPage, policy_flag};
+use crate::config::{Config, OnError, OnHostLost, Policy};
+
+/// A receive ring holds at least this (design D1), where `max_recvbuf` allows it.
+const RX_RING_BYTES_MIN: u32 = 256 << 10;
+/// The same for a transmit ring and `max_sendbuf`.
+const TX_RING_BYTES_MIN: u32 = 256 << 10;
+/// Larger rings would not pay: the window beyond this is a matter of long fat pipes.
+const RING_BYTES_MAX: u32 = 4 << 20;
+
+/// The layout of a family's channel.
+pub(super) fn layout(config: &Config) -> Layout {
+    let buffers = config.buffers;
+    let ring = |default: u32, min: u32, max: u32| default.max(min).min(max).min(RING_BYTES_MAX);
+    Layout::for_flows(
+        config.tcp.max_connections,
+        ring(
+            buffers.receive_default,
+            RX_RING_BYTES_MIN,
+            buffers.receive_max,
+        ),
+        ring(buffers.send_default, TX_RING_BYTES_MIN, buffers.send_max),
+    )
+}
+
+/// Why the page cannot say what the config says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct TooMany(pub(super) String);
+
+/// Fills the page for the program at `program` (its absolute path).
+///
+/// # Errors
+/// When addresses or port ranges do not fit.
+pub(super) fn fill(page: &PolicyPage, config: &Config, program: &str) -> Result<(), TooMany> {
+    let policy = Policy::from(config);
+    let mut flags = 0;
+    if policy.on_error == OnError::Fail {
+        flags |= policy_flag::ON_ERROR_FAIL;
+    }
+    if policy.on_host_lost == OnHostLost::Wait {
+        flags |= policy_flag::ON_HOST_LOST_WAIT;
+    }
+    if !policy.covers_program(program) {
+        flags |= policy_flag::PROGRAM_EXCLUDED;
+    }
+    let addresses: Vec<u32> = policy
+        .addresses
+        .iter()
+        .map(|(address, _)| *address)
+        .filter(|address| policy.covers_address(*address))
+        .map(core::net::Ipv4Addr::to_bits)
+        .collect();
+    let ranges = port_ranges(&policy.accelerate.ports);
+    if addresses.len() > ADDRESSES_MAX {
+        return Err(TooMany(format!(
+            "interface.addresses: {} addresses, at most {ADDRESSES_MAX} can be served",
+            addresses.len()
+        )));
+    }
+    if ranges.len() > PORT_RANGES_MAX {
+        return Err(TooMany(format!(
+            "common.accelerate.ports: {} separate ranges, at most {PORT_RANGES_MAX} can be served",
+            ranges.len()
+        )));
+    }
+    for (place, address) in page.addresses.iter().zip(&addresses) {
+        place.store(*address, Ordering::Relaxed);
+    }
+    for (place, (first, last)) in page.ports.iter().zip(&ranges) {
+        place.store(
+            u32::from(*first) << 16 | u32::from(*last),
+            Ordering::Relaxed,
+        );
+    }
+    let count = |len: usize| u32::try_from(len).unwrap_or(0);
+    page.address_count
+        .store(count(addresses.len()), Ordering::Relaxed);
+    page.port_range_count
+        .store(count(ranges.len()), Ordering::Relaxed);
+    page.max_recvbuf
+        .store(policy.buffers.receive_max, Ordering::Relaxed);
+    page.max_sendbuf
+        .store(policy.buffers.send_max, Ordering::Relaxed);
+    page.flags.store(flags, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Ports as ascending ranges, neighbours joined.
+fn port_ranges(ports: &[u16]) -> Vec<(u16, u16)> {
+    let mut sorted = ports.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut ranges: Vec<(u16, u16)> = Vec::new();
+    for port in sorted {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(port) => *last = port,
+            _ => ranges.push((port, port)),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load_bytes;
+
+    fn config(common: &str) -> Config {
+        let text = format!(
+            r#"{{"interface": {{"vdevs": ["knet_unix,path=/x"], "ip": "10.0.0.1",
+            "netmask": "255.255.255.0"}}, "common": {{{common}}}}}"#
+        );
+        load_bytes("test", text.as_bytes()).unwrap_or_else(|faults| panic!("{faults}"))
+    }
+
+    #[test]
+    fn the_page_says_what_the_config_says() {
+        let page = PolicyPage::default();
+        let wanted = config(
+            r#""on_error": "fail", "accelerate": {"programs": ["redis-server"], "ports": [80, 82, 81, 443]}"#,
+        );
+        fill(&page, &wanted, "/usr/bin/redis-server").unwrap();
+        assert!(page.is_ours([10, 0, 0, 1].into()) && !page.is_ours([10, 0, 0, 2].into()));
+        assert!(page.accelerates_port(81) && page.accelerates_port(443));
+        assert!(!page.accelerates_port(83));
+        assert_eq!(page.port_range_count.load(Ordering::Relaxed), 2);
+        assert!(page.has(policy_flag::ON_ERROR_FAIL));
+        assert!(!page.has(policy_flag::PROGRAM_EXCLUDED));
+        fill(&page, &wanted, "/usr/bin/nginx").unwrap();
+        assert!(page.has(policy_flag::PROGRAM_EXCLUDED));
+    }
+
+    #[test]
+    fn a_config_that_does_not_fit_is_refused() {
+        let ports: Vec<String> = (1..=33).map(|port| (port * 2).to_string()).collect();
+        let wanted = config(&format!(
+            r#""accelerate": {{"ports": [{}]}}"#,
+            ports.join(", ")
+        ));
+        assert!(fill(&PolicyPage::default(), &wanted, "/x").is_err());
+    }
+
+    #[test]
+    fn rings_hold_a_window_whatever_k_net_calls_the_default() {
+        let layout = layout(&config(""));
+        assert_eq!(layout.rx_ring_bytes, 256 << 10);
+        assert_eq!(layout.objects, 8_192);
+    }
+}

@@ -1,0 +1,741 @@
+//! The control thread's loop, and what each message means.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::event::Timespec;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::clients::{Client, Clients, Ready, Standing, source};
+use super::family::Family;
+use super::launch::{self, Running};
+use super::life::{Life, Seen, Verdict};
+use super::socket::{self, Received};
+use crate::channel::ABI;
+use crate::channel::cell::{Header, process};
+use crate::channel::message::{Kind, Message, MessageError};
+use crate::channel::sync::Ordering;
+use crate::config::{self, Config, OnError};
+use crate::errno::{Errno, Result};
+use crate::ffi::signal::EndSignals;
+use crate::lcore::{self, LcoreStatus, Mail, Mailbox};
+use crate::rendezvous::{self, ConfigHash};
+use crate::stack::Owner;
+use crate::time::{self, Instant};
+use crate::{BUILD_VERSION, telemetry};
+
+/// How a host is started.
+#[derive(Debug)]
+pub enum ServerConfig {
+    /// By a program, whose end of this control socket says Hello with the config.
+    Private {
+        /// Our end.
+        control: OwnedFd,
+    },
+    /// By the system, with its config.
+    System {
+        /// The config.
+        config: Box<Config>,
+        /// Where it listens.
+        socket: PathBuf,
+    },
+}
+
+/// Why a host ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// It served nobody any more, or was asked to end.
+    Done,
+    /// Its lcore ended by a panic; the programs' connections are lost.
+    LcoreLost,
+}
+
+/// A message that a client cannot be served.
+struct Fault {
+    text: String,
+    errno: Errno,
+}
+
+/// The control side of a host.
+#[derive(Debug)]
+pub struct Server {
+    private: bool,
+    config: Option<Config>,
+    listener: Option<(OwnedFd, PathBuf)>,
+    clients: Clients,
+    families: Vec<Option<Family>>,
+    mailbox: Arc<Mailbox>,
+    status: Arc<LcoreStatus>,
+    running: Option<Running>,
+    life: Life,
+    signals: Option<EndSignals>,
+}
+
+impl Server {
+    /// A host that serves nobody yet. A private one binds its socket when it knows its config, a system one here.
+    ///
+    /// # Errors
+    /// One line for the operator.
+    pub fn new(
+        config: ServerConfig,
+        signals: Option<EndSignals>,
+    ) -> core::result::Result<Self, String> {
+        let no_descriptor = |errno: Errno| format!("no descriptor for the lcore: {errno}");
+        let mut server = Self {
+            private: matches!(config, ServerConfig::Private { .. }),
+            config: None,
+            listener: None,
+            clients: Clients::default(),
+            families: Vec::new(),
+            mailbox: Arc::new(Mailbox::new().map_err(no_descriptor)?),
+            status: Arc::new(LcoreStatus::default()),
+            running: None,
+            life: Life::new(
+                matches!(config, ServerConfig::Private { .. }),
+                core::time::Duration::ZERO,
+                core::time::Duration::ZERO,
+            ),
+            signals,
+        };
+        match config {
+            ServerConfig::Private { control } => {
+                let (client, user) =
+                    Client::new(control).map_err(|errno| format!("control descriptor: {errno}"))?;
+                if server.may_attach(user) {
+                    server.clients.add(client);
+                }
+            }
+            ServerConfig::System { config, socket } => {
+                server.adopt(*config);
+                server.listen(socket)?;
+            }
+        }
+        Ok(server)
+    }
+
+    /// What the lcore counts.
+    #[must_use]
+    pub fn status(&self) -> &Arc<LcoreStatus> {
+        &self.status
+    }
+
+    /// Serves until the host's life is over.
+    ///
+    /// # Errors
+    /// What poll or accept say when they cannot work any more.
+    pub fn run(&mut self) -> Result<End> {
+        loop {
+            let now = time::monotonic();
+            let until = match self.tick(now) {
+                Verdict::End => {
+                    self.close();
+                    return Ok(End::Done);
+                }
+                Verdict::Stay(until) => until,
+            };
+            if let Some(end) = self.wait(now, until)? {
+                self.close();
+                return Ok(end);
+            }
+        }
+    }
+
+    /// Looks after families and life at `now`.
+    fn tick(&mut self, now: Instant) -> Verdict {
+        for owner in self.status.take_ended() {
+            if let Some(place) = self.families.get_mut(owner.0 as usize) {
+                *place = None;
+            }
+        }
+        for family in self.families.iter_mut().flatten() {
+            let overdue = family
+                .left_at
+                .is_some_and(|left| now.since(left) >= self.life.linger_max());
+            if overdue && !family.abandoned {
+                family.abandoned = true;
+                self.mailbox.post(Mail::Abandon {
+                    owner: family.owner,
+                });
+            }
+        }
+        let seen = Seen {
+            clients: self.clients.count(),
+            families: self.families.iter().flatten().count(),
+            flows: self.status.flows.load(Ordering::Relaxed),
+        };
+        if self.private && self.config.is_none() && seen.clients == 0 {
+            return Verdict::End;
+        }
+        self.life.decide(now, seen)
+    }
+
+    /// Waits for something to do, and does it. Some = the host ends.
+    fn wait(&mut self, now: Instant, until: Option<Instant>) -> Result<Option<End>> {
+        let mut sources = Vec::new();
+        let mut order = Vec::new();
+        self.clients.watch(&mut sources, &mut order);
+        let own = [
+            self.listener.as_ref().map(|(fd, _)| fd.as_fd()),
+            self.signals.as_ref().map(AsFd::as_fd),
+            self.running.as_ref().map(Running::end),
+        ];
+        let first = sources.len();
+        sources.extend(own.iter().flatten().map(|fd| source(*fd)));
+        let limit = until.map(|until| timespec(until.since(now)));
+        match rustix::event::poll(&mut sources, limit.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(None),
+            Err(errno) => return Err(errno),
+        }
+        let rang: Vec<bool> = sources
+            .iter()
+            .map(|source| !source.revents().is_empty())
+            .collect();
+        let ready: Vec<Ready> = order
+            .iter()
+            .zip(&rang)
+            .filter_map(|(ready, rang)| rang.then_some(*ready))
+            .collect();
+        let mut rest = rang.iter().skip(first).copied();
+        let [listener, signals, end] = own.map(|fd| fd.is_some() && rest.next().unwrap_or(false));
+        drop(sources);
+        // Messages before ends: a client's last words were sent before it went.
+        for one in &ready {
+            if let Ready::Socket(place) = one {
+                self.talk(*place, MESSAGES_MAX);
+            }
+        }
+        for one in &ready {
+            if let Ready::Process(place) = one {
+                // A dead process says no more than what is in its socket.
+                self.talk(*place, usize::MAX);
+                self.gone(*place);
+            }
+        }
+        if listener {
+            self.accept();
+        }
+        if signals {
+            self.signal()?;
+        }
+        if end {
+            for family in self.families.iter().flatten() {
+                family.die();
+            }
+            return Ok(Some(End::LcoreLost));
+        }
+        Ok(None)
+    }
+
+    fn next_signal(&self) -> Result<Option<u32>> {
+        self.signals.as_ref().map_or(Ok(None), EndSignals::next)
+    }
+
+    fn signal(&mut self) -> Result<()> {
+        while let Some(number) = self.next_signal()? {
+            let clients = self.clients.count();
+            let obeyed = self.life.terminate(clients);
+            crate::info!("signal={number} clients={clients} obeyed={obeyed}");
+            if obeyed {
+                self.hide();
+                for place in self.clients.places() {
+                    self.gone(place);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves up to `limit` messages that wait at a client; ends it when it is gone.
+    fn talk(&mut self, place: usize, limit: usize) {
+        for _ in 0..limit {
+            let Some(client) = self.clients.at(place) else {
+                return;
+            };
+            match socket::receive(client.socket.as_fd()) {
+                Ok(Some(received)) => self.message(place, received),
+                Ok(None) => return,
+                Err(_) => return self.gone(place),
+            }
+        }
+    }
+
+    fn message(&mut self, place: usize, mut received: Received) {
+        let mut descriptors = core::mem::take(&mut received.descriptors).into_iter();
+        let message = match Message::parse(received.bytes()) {
+            Ok(message) => message,
+            Err(error) => {
+                if let MessageError::Abi(theirs) = error {
+                    let text = format!(
+                        "the program speaks channel version {theirs}, the host {} (build {BUILD_VERSION}) \
+                         {ABI}; restart the program, or install both from one build",
+                        own_path()
+                    );
+                    self.refuse(
+                        place,
+                        &Fault {
+                            text,
+                            errno: Errno::PROTO,
+                        },
+                    );
+                }
+                return self.gone(place);
+            }
+        };
+        let Some(client) = self.clients.at(place) else {
+            return;
+        };
+        match (message.kind, client.standing) {
+            (Kind::Hello, Standing::New) => match self.hello(place, &message, descriptors.next()) {
+                Ok(()) => {}
+                Err(fault) => {
+                    self.refuse(place, &fault);
+                    self.gone(place);
+                }
+            },
+            (Kind::Open, Standing::Attached { .. }) => match self.open() {
+                Ok(()) => self.answer(place, &Message::new(Kind::Opened, 0, 0), &[]),
+                Err(fault) => {
+                    self.refuse(place, &fault);
+                    // It stays on the kernel and does not come back to us.
+                    self.gone(place);
+                }
+            },
+            (Kind::Waiter, Standing::Attached { owner, .. }) => {
+                self.waiter(owner, message.a, descriptors.next());
+            }
+            (Kind::Fork, Standing::Attached { owner, .. }) => {
+                let same = client.same_namespace;
+                self.fork(owner, message.a, descriptors.next(), same);
+            }
+            (Kind::Child, Standing::Attached { owner, cell, .. }) if message.a == cell => {
+                self.child(place, owner, cell, message.b);
+            }
+            (kind, standing) => {
+                crate::warn!("message={kind:?} standing={standing:?} action=hang_up");
+                self.gone(place);
+            }
+        }
+    }
+
+    fn hello(
+        &mut self,
+        place: usize,
+        message: &Message<'_>,
+        file: Option<OwnedFd>,
+    ) -> core::result::Result<(), Fault> {
+        let mut lines = message.text.split('\n');
+        let mut line = || lines.next().unwrap_or("");
+        let (version, path, program, frame) = (line(), line(), line(), line());
+        if version != BUILD_VERSION || message.a as usize != size_of::<Header>() {
+            return Err(Fault {
+                text: format!(
+                    "{frame} is build {version}, the host {} is build {BUILD_VERSION}; restart the program, or install \
+                     both from one build",
+                    own_path()
+                ),
+                errno: Errno::PROTO,
+            });
+        }
+        self.configure(path, file)?;
+        let Some(config) = &self.config else {
+            return Err(Fault {
+                text: "the host has no config".to_owned(),
+                errno: Errno::INVAL,
+            });
+        };
+        let no_room = |text: String| Fault {
+            text,
+            errno: Errno::NOMEM,
+        };
+        let free = self.families.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.families.len());
+        let owner = Owner(u32::try_from(number).unwrap_or(u32::MAX));
+        if number >= lcore::FAMILIES_MAX as usize {
+            return Err(no_room(format!(
+                "{number} program families are attached, which is all that fit"
+            )));
+        }
+        let mut family = Family::create(owner, config, program).map_err(no_room)?;
+        let cell = family
+            .admit(message.b)
+            .map_err(|errno| no_room(format!("no process cell: {errno}")))?;
+        family.clients = 1;
+        let welcome = Message::new(Kind::Welcome, cell, std::process::id());
+        let Some(client) = self.clients.at_mut(place) else {
+            return Ok(());
+        };
+        client.standing = Standing::Attached {
+            owner,
+            cell,
+            pid: message.b,
+        };
+        client.same_namespace = client.process == Some(message.b);
+        let process = client.process;
+        let descriptors = [
+            family.segments.control_fd().as_fd(),
+            family.receive.as_fd(),
+            self.mailbox.eventfd().as_fd(),
+        ];
+        if let Err(errno) = socket::send(client.socket.as_fd(), &welcome, &descriptors) {
+            client.standing = Standing::New;
+            crate::warn!("program={program} event=welcome_failed errno={errno}");
+            self.gone(place);
+            return Ok(());
+        }
+        crate::info!(
+            "program={program} process={} family={number} event=attached",
+            message.b
+        );
+        if self.running.is_some() {
+            family.introduce(&self.mailbox);
+            self.mailbox.post(Mail::Process { owner, cell });
+            self.neighbour(process);
+        }
+        if number == self.families.len() {
+            self.families.push(None);
+        }
+        if let Some(slot) = self.families.get_mut(number) {
+            *slot = Some(family);
+        }
+        Ok(())
+    }
+
+    /// An lcore that shares its CPU with a client yields.
+    fn neighbour(&self, process: Option<u32>) {
+        let Some(running) = &self.running else {
+            return;
+        };
+        let cpus = process.map(|process| lcore::cpus_of(Some(process)));
+        if cpus.is_some_and(|cpus| cpus.contains(&running.cpu().0)) {
+            self.mailbox.post(Mail::Neighbour);
+        }
+    }
+
+    /// Reads the config that rode along; the first one of a private host becomes its own.
+    fn configure(&mut self, path: &str, file: Option<OwnedFd>) -> core::result::Result<(), Fault> {
+        let invalid = |text: String| Fault {
+            text,
+            errno: Errno::INVAL,
+        };
+        let Some(file) = file else {
+            // The program may not read it: what the system's host has read counts.
+            return match &self.config {
+                Some(_) if !self.private => Ok(()),
+                _ => Err(invalid(format!("{path}: the program sent no config"))),
+            };
+        };
+        let bytes = config::read_descriptor(path, file.as_fd())
+            .map_err(|faults| invalid(faults.one_line()))?;
+        let hash = config::config_hash(&bytes);
+        if let Some(ours) = &self.config {
+            if ours.hash == hash {
+                return Ok(());
+            }
+            return Err(invalid(format!(
+                "{path} differs from {}, which this host runs; restart the host, or name that file by KNET_CONF",
+                ours.file
+            )));
+        }
+        let config =
+            config::load_bytes(path, &bytes).map_err(|faults| invalid(faults.one_line()))?;
+        let mut bytes_hash = ConfigHash::default();
+        bytes_hash.add(&bytes);
+        self.adopt(config);
+        self.bind_private(bytes_hash);
+        Ok(())
+    }
+
+    fn adopt(&mut self, config: Config) {
+        telemetry::log::set_threshold(config.log_level);
+        for remark in &config.remarks {
+            crate::info!("config={} remark=\"{remark}\"", config.file);
+        }
+        self.life.set_times(config.linger, config.linger_max);
+        self.config = Some(config);
+    }
+
+    /// Binds the socket by which other processes find this host. Without one it serves its first client only.
+    fn bind_private(&mut self, hash: ConfigHash) {
+        let names = rendezvous::run_folder()
+            .and_then(|folder| Ok((folder, rendezvous::network_namespace()?)))
+            .and_then(|(folder, namespace)| rendezvous::host_names(&folder, namespace, hash));
+        let bound = names
+            .map_err(|errno| format!("run folder: {errno}"))
+            .and_then(|names| self.listen(PathBuf::from(names.socket.to_string())));
+        if let Err(line) = bound {
+            crate::warn!("event=not_found_by_others reason=\"{line}\"");
+        }
+    }
+
+    /// Binds and listens at `path`, in place of a host that died.
+    fn listen(&mut self, path: PathBuf) -> core::result::Result<(), String> {
+        let fault = |errno: Errno| format!("socket {}: {errno}", path.display());
+        let address = SocketAddrUnix::new(&path).map_err(fault)?;
+        let fresh = || {
+            rustix::net::socket_with(
+                AddressFamily::UNIX,
+                SocketType::SEQPACKET,
+                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+                None,
+            )
+        };
+        let socket = fresh().map_err(fault)?;
+        match rustix::net::bind(&socket, &address) {
+            Ok(()) => {}
+            Err(Errno::ADDRINUSE) => {
+                let probe = fresh().map_err(fault)?;
+                if rustix::net::connect(&probe, &address) != Err(Errno::CONNREFUSED) {
+                    return Err(format!(
+                        "socket {}: another host listens there",
+                        path.display()
+                    ));
+                }
+                rustix::fs::unlink(&path).map_err(fault)?;
+                rustix::net::bind(&socket, &address).map_err(fault)?;
+            }
+            Err(errno) => return Err(fault(errno)),
+        }
+        let mode = if self.private { 0o600 } else { 0o660 };
+        rustix::fs::chmod(&path, rustix::fs::Mode::from_raw_mode(mode)).map_err(fault)?;
+        rustix::net::listen(&socket, LISTEN_BACKLOG).map_err(fault)?;
+        self.listener = Some((socket, path));
+        Ok(())
+    }
+
+    fn accept(&mut self) {
+        let Some((listener, _)) = &self.listener else {
+            return;
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = match rustix::net::accept_with(listener, flags) {
+            Ok(socket) => socket,
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
+            // Out of descriptors: the client waits in the queue until some are free.
+            Err(errno) => {
+                crate::error!("event=client_not_accepted errno={errno}");
+                // Nothing but a pause can be done on this thread; the lcore goes on. EINTR only shortens it.
+                let _ = rustix::event::poll(&mut [], Some(&timespec(ACCEPT_PAUSE)));
+                return;
+            }
+        };
+        match Client::new(socket) {
+            Ok((client, user)) if self.may_attach(user) => {
+                self.clients.add(client);
+            }
+            Ok((_, user)) => {
+                crate::warn!("user={user} event=client_refused reason=\"not this user\"")
+            }
+            Err(errno) => crate::warn!("event=client_refused errno={errno}"),
+        }
+    }
+
+    /// Same user, or root; a system's host of root serves whom the socket's mode lets in.
+    fn may_attach(&self, user: u32) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        user == own || user == 0 || (!self.private && own == 0)
+    }
+
+    /// Opens the port and starts the lcore, unless that is done.
+    fn open(&mut self) -> core::result::Result<(), Fault> {
+        if self.running.is_some() {
+            return Ok(());
+        }
+        let Some(config) = &self.config else {
+            return Err(Fault {
+                text: "the host has no config".to_owned(),
+                errno: Errno::INVAL,
+            });
+        };
+        let mut program: Vec<u32> = self
+            .clients
+            .iter()
+            .filter_map(|client| client.process)
+            .flat_map(|process| lcore::cpus_of(Some(process)))
+            .collect();
+        program.sort_unstable();
+        program.dedup();
+        let running =
+            launch::start(config, &program, &self.mailbox, &self.status).map_err(|text| Fault {
+                text,
+                errno: Errno::NODEV,
+            })?;
+        self.running = Some(running);
+        for family in self.families.iter_mut().flatten() {
+            family.introduce(&self.mailbox);
+        }
+        for client in self.clients.iter() {
+            if let Standing::Attached { owner, cell, .. } = client.standing {
+                self.mailbox.post(Mail::Process { owner, cell });
+            }
+        }
+        Ok(())
+    }
+
+    fn family(&mut self, owner: Owner) -> Option<&mut Family> {
+        self.families.get_mut(owner.0 as usize)?.as_mut()
+    }
+
+    fn waiter(&mut self, owner: Owner, slot: u32, eventfd: Option<OwnedFd>) {
+        let Some(eventfd) = eventfd else {
+            return crate::warn!("message=Waiter slot={slot} reason=\"no descriptor\"");
+        };
+        match socket::checked_eventfd(eventfd) {
+            Ok(eventfd) if self.running.is_some() => self.mailbox.post(Mail::Waiter {
+                owner,
+                slot,
+                eventfd,
+            }),
+            Ok(eventfd) => {
+                if let Some(family) = self.family(owner) {
+                    family.keep_waiter(slot, eventfd);
+                }
+            }
+            Err(errno) => crate::warn!("message=Waiter slot={slot} errno={errno}"),
+        }
+    }
+
+    fn fork(&mut self, owner: Owner, cell: u32, socket: Option<OwnedFd>, same_namespace: bool) {
+        let taken = self.clients.iter().any(|client| {
+            matches!(client.standing, Standing::Attached { owner: o, cell: c, .. } if o == owner && c == cell)
+        });
+        let Some(family) = self.family(owner) else {
+            return;
+        };
+        let forking = family
+            .segments
+            .control
+            .process(cell)
+            .is_some_and(|it| it.state.load(Ordering::SeqCst) == process::FORKING);
+        let (true, false, Some(socket)) = (forking, taken, socket) else {
+            return crate::warn!("message=Fork cell={cell} event=refused");
+        };
+        family.clients += 1;
+        self.clients
+            .add(Client::child(socket, owner, cell, same_namespace));
+        if self.running.is_some() {
+            self.mailbox.post(Mail::Process { owner, cell });
+        }
+    }
+
+    fn child(&mut self, place: usize, owner: Owner, cell: u32, pid: u32) {
+        if let Some(client) = self.clients.at_mut(place) {
+            client.introduce(pid);
+        }
+        let process = self.clients.at(place).and_then(|client| client.process);
+        if let Some(family) = self.family(owner)
+            && let Some(it) = family.segments.control.process(cell)
+        {
+            it.pid.store(pid, Ordering::SeqCst);
+            it.state.store(process::LIVE, Ordering::SeqCst);
+        }
+        self.neighbour(process);
+    }
+
+    /// A client is gone: what only its process held ends.
+    fn gone(&mut self, place: usize) {
+        let Some(client) = self.clients.remove(place) else {
+            return;
+        };
+        let Standing::Attached { owner, cell, pid } = client.standing else {
+            return;
+        };
+        let running = self.running.is_some();
+        let Some(family) = self.family(owner) else {
+            return;
+        };
+        family.clients = family.clients.saturating_sub(1);
+        let last = family.clients == 0;
+        if running {
+            if last {
+                family.left_at = Some(time::monotonic());
+            }
+            self.mailbox.post(Mail::ProcessGone { owner, cell, pid });
+            if last {
+                self.mailbox.post(Mail::Detach { owner });
+            }
+        } else if last {
+            if let Some(slot) = self.families.get_mut(owner.0 as usize) {
+                *slot = None;
+            }
+        } else {
+            lcore::release_process(&family.segments, cell);
+        }
+    }
+
+    fn refuse(&mut self, place: usize, fault: &Fault) {
+        let fails = self
+            .config
+            .as_ref()
+            .is_some_and(|config| config.on_error == OnError::Fail);
+        let end = if fails {
+            "refused, as common.on_error says"
+        } else {
+            "kernel sockets are used"
+        };
+        let text = format!("{}; {end}", fault.text);
+        crate::error!("event=refused reason=\"{text}\"");
+        let message = Message {
+            kind: Kind::Fault,
+            a: fault.errno.raw_os_error().unsigned_abs(),
+            b: u32::from(fails),
+            text: &text,
+        };
+        self.answer(place, &message, &[]);
+    }
+
+    fn answer(&mut self, place: usize, message: &Message<'_>, descriptors: &[BorrowedFd<'_>]) {
+        let Some(client) = self.clients.at(place) else {
+            return;
+        };
+        if let Err(errno) = socket::send(client.socket.as_fd(), message, descriptors) {
+            crate::warn!("message={:?} event=not_sent errno={errno}", message.kind);
+            self.gone(place);
+        }
+    }
+
+    /// Listens no more.
+    fn hide(&mut self) {
+        if let Some((_, path)) = self.listener.take()
+            && let Err(errno) = rustix::fs::unlink(&path)
+        {
+            crate::warn!("socket={} event=not_removed errno={errno}", path.display());
+        }
+    }
+
+    /// The end: nobody finds us any more, the lcore stops, the programs that are left learn it.
+    fn close(&mut self) {
+        self.hide();
+        if let Some(running) = self.running.take() {
+            self.mailbox.post(Mail::Stop);
+            let mut sources = [source(running.end())];
+            let limit = timespec(STOP_WAIT);
+            if rustix::event::poll(&mut sources, Some(&limit)) == Ok(0) {
+                crate::error!("lcore=0 event=does_not_stop");
+                // The port must stay mapped under a thread that still uses it.
+                core::mem::forget(running);
+            }
+        }
+    }
+}
+
+fn own_path() -> String {
+    std::env::current_exe().map_or_else(|_| "knetd".to_owned(), |path| path.display().to_string())
+}
+
+fn timespec(span: core::time::Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(span.subsec_nanos()),
+    }
+}
+
+/// Messages of one client that are served before the next client's.
+const MESSAGES_MAX: usize = 16;
+/// Clients that may wait to be accepted.
+const LISTEN_BACKLOG: i32 = 128;
+/// Between two tries to accept without a free descriptor.
+const ACCEPT_PAUSE: core::time::Duration = core::time::Duration::from_millis(10);
+/// How long the lcore may take for its last turn.
+const STOP_WAIT: core::time::Duration = core::time::Duration::from_secs(1);

@@ -1,0 +1,108 @@
+//! Control sockets: messages with their descriptors, and who sits at the other end.
+
+use core::mem::MaybeUninit;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, UCred,
+};
+
+use crate::channel::message::{DESCRIPTORS_MAX, HEAD_BYTES, Message, TEXT_BYTES};
+use crate::errno::{Errno, Result};
+
+/// A received message with its descriptors.
+#[derive(Debug)]
+pub(super) struct Received {
+    bytes: [u8; HEAD_BYTES + TEXT_BYTES],
+    len: usize,
+    /// What rode along, close-on-exec.
+    pub(super) descriptors: Vec<OwnedFd>,
+}
+
+impl Received {
+    /// The bytes, to be parsed.
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
+}
+
+/// Fetches a message without waiting; None = there is none now.
+///
+/// # Errors
+/// ECONNRESET when the other end is gone, else what recvmsg says.
+pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<Option<Received>> {
+    let mut received = Received {
+        bytes: [0; HEAD_BYTES + TEXT_BYTES],
+        len: 0,
+        descriptors: Vec::new(),
+    };
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut part = [IoSliceMut::new(&mut received.bytes)];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let message = match rustix::net::recvmsg(socket, &mut part, &mut ancillary, flags) {
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        other => other?,
+    };
+    for one in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = one {
+            received.descriptors.extend(fds);
+        }
+    }
+    if message.bytes == 0 {
+        return Err(Errno::CONNRESET);
+    }
+    received.len = message.bytes;
+    Ok(Some(received))
+}
+
+/// Sends a message with descriptors. Never waits: a client that does not read loses its socket.
+///
+/// # Errors
+/// EAGAIN when the client does not read, EPIPE when it is gone.
+pub(super) fn send(
+    socket: BorrowedFd<'_>,
+    message: &Message<'_>,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<()> {
+    let mut buffer = [0; HEAD_BYTES + TEXT_BYTES];
+    let bytes = message.emit(&mut buffer);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::NOBUFS);
+    }
+    let part = [IoSlice::new(bytes)];
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    loop {
+        match rustix::net::sendmsg(socket, &part, &mut ancillary, flags) {
+            Err(Errno::INTR) => {}
+            other => return other.map(|_| ()),
+        }
+    }
+}
+
+/// Who made the other end of `socket`.
+///
+/// # Errors
+/// What getsockopt(SO_PEERCRED) says.
+pub(super) fn peer(socket: BorrowedFd<'_>) -> Result<UCred> {
+    rustix::net::sockopt::socket_peercred(socket)
+}
+
+/// Makes sure that a descriptor from a client is an eventfd that never blocks a writer.
+///
+/// # Errors
+/// EINVAL when it is anything else.
+pub(super) fn checked_eventfd(fd: OwnedFd) -> Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+    let target = rustix::fs::readlink(path, Vec::new())?;
+    if target.as_bytes() != b"anon_inode:[eventfd]" {
+        return Err(Errno::INVAL);
+    }
+    let flags = rustix::fs::fcntl_getfl(fd.as_fd())?;
+    rustix::fs::fcntl_setfl(fd.as_fd(), flags | rustix::fs::OFlags::NONBLOCK)?;
+    Ok(fd)
+}

@@ -1,0 +1,285 @@
+//! One attached program family as the lcore sees it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::counters::LcoreCounters;
+use super::memory::Memory;
+use super::object::Record;
+use super::segments::Segments;
+use super::table::Table;
+use crate::channel::cell::{ObjectCell, host_state, process};
+use crate::channel::layout::{PROCS, SLOTS};
+use crate::channel::sync::{Ordering, fence};
+use crate::device::TxQueue;
+use crate::errno::Errno;
+use crate::readiness;
+use crate::stack::{Owner, Stack};
+use crate::time::Instant;
+
+/// Doorbells of a family answered in a turn at most.
+const BELLS_MAX: usize = 128;
+
+/// An attached family.
+#[derive(Debug)]
+pub(super) struct Family {
+    owner: Owner,
+    segments: Arc<Segments>,
+    records: Table<Record>,
+    /// Process cells that have a living process, as the control thread says.
+    live: Vec<u32>,
+    waiters: Vec<Option<OwnedFd>>,
+    /// Slots to be woken at the end of the turn.
+    wakes: Vec<u32>,
+    rung: Vec<u32>,
+    /// Where the next round of doorbells begins.
+    cursor: u32,
+    /// No process is left: nothing is held.
+    detached: bool,
+    /// Objects that are not idle.
+    busy: u32,
+}
+
+/// What a turn works with, for one family.
+pub(super) struct Work<'a> {
+    pub(super) now: Instant,
+    pub(super) owner: Owner,
+    pub(super) segments: &'a Segments,
+    pub(super) records: &'a mut Table<Record>,
+    pub(super) live: &'a [u32],
+    pub(super) wakes: &'a mut Vec<u32>,
+    pub(super) detached: bool,
+    pub(super) busy: &'a mut u32,
+    pub(super) shared: Shared<'a>,
+}
+
+/// What all families share.
+pub(super) struct Shared<'a> {
+    pub(super) stack: &'a mut Stack,
+    pub(super) memory: &'a mut Memory,
+    pub(super) tx: &'a mut (dyn TxQueue + 'static),
+    pub(super) counters: &'a LcoreCounters,
+    /// `net.core.somaxconn`.
+    pub(super) somaxconn: u32,
+}
+
+impl Family {
+    pub(super) fn new(owner: Owner, segments: Arc<Segments>) -> Self {
+        let mut waiters = Vec::new();
+        waiters.resize_with(SLOTS as usize, || None);
+        segments
+            .control
+            .header()
+            .host_state
+            .store(host_state::RUNNING, Ordering::Release);
+        Self {
+            owner,
+            records: Table::new(segments.layout().objects),
+            segments,
+            live: Vec::new(),
+            waiters,
+            wakes: Vec::with_capacity(SLOTS as usize),
+            rung: Vec::with_capacity(BELLS_MAX),
+            cursor: 0,
+            detached: false,
+            busy: 0,
+        }
+    }
+
+    pub(super) fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// The family taken apart for a turn's work.
+    pub(super) fn work<'a>(&'a mut self, now: Instant, shared: Shared<'a>) -> Work<'a> {
+        Work {
+            now,
+            owner: self.owner,
+            segments: &self.segments,
+            records: &mut self.records,
+            live: &self.live,
+            wakes: &mut self.wakes,
+            detached: self.detached,
+            busy: &mut self.busy,
+            shared,
+        }
+    }
+
+    /// Answers doorbells and kicks; returns how many.
+    pub(super) fn commands(&mut self, now: Instant, shared: Shared<'_>) -> usize {
+        let kicks = self.kicks();
+        let Some(bells) = self.segments.control.doorbells() else {
+            return kicks;
+        };
+        if !bells.may_have_any() {
+            return kicks;
+        }
+        let mut rung = core::mem::take(&mut self.rung);
+        let cursor = &mut self.cursor;
+        bells.take(*cursor, |object| {
+            if rung.len() == BELLS_MAX {
+                *cursor = object;
+                return false;
+            }
+            rung.push(object);
+            true
+        });
+        let count = rung.len();
+        shared.counters.bells.add(count as u64);
+        let mut work = self.work(now, shared);
+        for object in rung.drain(..) {
+            work.bell(object);
+        }
+        self.rung = rung;
+        kicks + count
+    }
+
+    fn kicks(&mut self) -> usize {
+        let control = &self.segments.control;
+        let kicks = &control.header().kicks;
+        let wakes = &mut self.wakes;
+        let mut count = 0;
+        kicks.epolls.drain(|epoll| {
+            count += 1;
+            readiness::wake_epoll(control, epoll, |slot| wakes.push(slot));
+        });
+        // The program has taken their flags already.
+        kicks.slots.drain(|slot| {
+            count += 1;
+            wakes.push(slot);
+        });
+        count
+    }
+
+    /// Whether the program has rung or kicked.
+    pub(super) fn is_calling(&self) -> bool {
+        let control = &self.segments.control;
+        control
+            .doorbells()
+            .is_some_and(|bells| bells.may_have_any())
+            || !control.header().kicks.epolls.is_empty()
+            || !control.header().kicks.slots.is_empty()
+    }
+
+    /// Says whether the lcore sleeps or is about to.
+    pub(super) fn set_sleeping(&self, sleeping: bool) {
+        self.segments
+            .control
+            .header()
+            .lcore
+            .sleeping
+            .store(u32::from(sleeping), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Writes one eventfd for each slot that was asleep; returns how many.
+    pub(super) fn wake(&mut self, counters: &LcoreCounters) -> usize {
+        let count = self.wakes.len();
+        for slot in self.wakes.drain(..) {
+            match self.waiters.get(slot as usize).and_then(Option::as_ref) {
+                Some(eventfd) => {
+                    signal(eventfd);
+                    counters.wakeups.raise();
+                }
+                // It is woken when its descriptor comes.
+                None => counters.wakeups_dropped_no_waiter.raise(),
+            }
+        }
+        count
+    }
+
+    /// A slot has sent its eventfd. It may have been woken in vain before, so it is woken now.
+    pub(super) fn add_waiter(&mut self, slot: u32, eventfd: OwnedFd) {
+        signal(&eventfd);
+        if let Some(place) = self.waiters.get_mut(slot as usize) {
+            *place = Some(eventfd);
+        }
+    }
+
+    pub(super) fn add_process(&mut self, cell: u32) {
+        if cell < PROCS && !self.live.contains(&cell) {
+            self.live.push(cell);
+        }
+    }
+
+    pub(super) fn remove_process(&mut self, cell: u32) {
+        self.live.retain(|&other| other != cell);
+    }
+
+    pub(super) fn is_live(&self, cell: u32) -> bool {
+        self.live.contains(&cell)
+    }
+
+    /// Every object index that the lcore has a record of.
+    pub(super) fn objects(&self) -> Vec<u32> {
+        self.records.indices().collect()
+    }
+
+    pub(super) fn forget_waiter(&mut self, slot: u32) {
+        if let Some(place) = self.waiters.get_mut(slot as usize) {
+            *place = None;
+        }
+    }
+
+    pub(super) fn set_detached(&mut self) {
+        self.detached = true;
+        self.live.clear();
+    }
+
+    /// Whether the family has ended: nobody holds it and no object is left.
+    pub(super) fn is_over(&self) -> bool {
+        self.detached && self.busy == 0
+    }
+
+    /// The lcore ends: the program learns it and everybody is woken.
+    pub(super) fn die(&self) {
+        self.segments
+            .control
+            .header()
+            .host_state
+            .store(host_state::DEAD, Ordering::SeqCst);
+        for eventfd in self.waiters.iter().flatten() {
+            signal(eventfd);
+        }
+    }
+}
+
+fn signal(eventfd: &OwnedFd) {
+    match rustix::io::write(eventfd, &1u64.to_ne_bytes()) {
+        // EAGAIN: the counter is full, so the sleeper wakes anyway.
+        Ok(_) | Err(Errno::AGAIN) => {}
+        Err(errno) => crate::warn!("waiter cannot be woken errno={errno}"),
+    }
+}
+
+impl<'a> Work<'a> {
+    /// The cell of `object`, for as long as the family lives.
+    pub(super) fn cell(&self, object: u32) -> Option<&'a ObjectCell> {
+        self.segments.control.object(object)
+    }
+
+    /// Tells everybody who watches `object` that it changed.
+    pub(super) fn alert(&mut self, object: u32) {
+        let wakes = &mut *self.wakes;
+        readiness::alert(&self.segments.control, object, |slot| wakes.push(slot));
+    }
+
+    /// Whether some process of the family holds `object`.
+    pub(super) fn is_held(&self, object: u32) -> bool {
+        if self.detached {
+            return false;
+        }
+        let control = &self.segments.control;
+        let holds = |cell: u32| control.held(cell).is_some_and(|held| held.has(object));
+        if self.live.iter().any(|&cell| holds(cell)) {
+            return true;
+        }
+        // A process may be in the middle of a fork that the control thread has not heard of.
+        (0..PROCS).any(|cell| {
+            control
+                .process(cell)
+                .is_some_and(|it| it.state.load(Ordering::SeqCst) != process::FREE)
+                && holds(cell)
+        })
+    }
+}

@@ -1,0 +1,137 @@
+//! What an lcore does when a turn found nothing: spin, yield, or sleep.
+//!
+//! # Safety
+//! The one unsafe call borrows the descriptor that a receive queue names. The queue keeps it open as long as it lives
+//! ([`RxQueue::wait_fd`]), and the borrow ends before the queue is used again.
+
+#![allow(unsafe_code)]
+
+use core::time::Duration;
+use std::os::fd::BorrowedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::device::RxQueue;
+use crate::errno::{Errno, Result};
+use crate::time::Instant;
+
+/// `common.idle`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IdlePolicy {
+    /// Never sleep.
+    Spin,
+    /// Poll for a while, then sleep until something happens.
+    Adaptive,
+}
+
+/// How an lcore idles.
+#[derive(Clone, Copy, Debug)]
+pub struct IdleConfig {
+    /// The policy.
+    pub policy: IdlePolicy,
+    /// How long an adaptive lcore polls before it sleeps.
+    pub spin: Duration,
+}
+
+/// What to do after a turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// Another turn at once.
+    Turn,
+    /// Let others of the CPU run first.
+    Yield,
+    /// Sleep until something happens.
+    Sleep,
+}
+
+/// The idle state of an lcore.
+#[derive(Debug)]
+pub(super) struct Idle {
+    config: IdleConfig,
+    /// Others run on its CPU.
+    shared: bool,
+    last_work: Instant,
+}
+
+impl Idle {
+    pub(super) const fn new(config: IdleConfig, shared: bool, now: Instant) -> Self {
+        Self {
+            config,
+            shared,
+            last_work: now,
+        }
+    }
+
+    /// Somebody else runs on the CPU.
+    pub(super) const fn share(&mut self) {
+        self.shared = true;
+    }
+
+    /// What to do after a turn that ended at `now` and did something or not. A port without a descriptor to wait on
+    /// must be polled.
+    pub(super) fn next(&mut self, now: Instant, worked: bool, can_sleep: bool) -> Next {
+        if worked {
+            self.last_work = now;
+            return Next::Turn;
+        }
+        let rested = now.since(self.last_work) >= self.config.spin;
+        match self.config.policy {
+            IdlePolicy::Adaptive if rested && can_sleep => Next::Sleep,
+            IdlePolicy::Adaptive if rested => Next::Yield,
+            _ if self.shared => Next::Yield,
+            _ => Next::Turn,
+        }
+    }
+}
+
+/// Sleeps until `bell` is readable, a frame may be there, or for `limit`.
+///
+/// # Errors
+/// What ppoll says but EINTR, which ends the sleep.
+pub(super) fn sleep(
+    bell: BorrowedFd<'_>,
+    queue: &dyn RxQueue,
+    limit: Option<Duration>,
+) -> Result<()> {
+    let source = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+    // SAFETY: the queue keeps the descriptor open, and is borrowed for longer than the call below.
+    let frames = queue
+        .wait_fd()
+        .map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+    let mut sources = [source(bell), source(frames.unwrap_or(bell))];
+    let limit = limit.map(|limit| Timespec {
+        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(limit.subsec_nanos()),
+    });
+    match rustix::event::poll(&mut sources, limit.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_adaptive_lcore_polls_then_sleeps_and_a_shared_one_yields() {
+        let config = IdleConfig {
+            policy: IdlePolicy::Adaptive,
+            spin: Duration::from_micros(50),
+        };
+        let at = Instant::from_micros;
+        let mut idle = Idle::new(config, false, at(0));
+        assert_eq!(idle.next(at(10), true, true), Next::Turn);
+        assert_eq!(idle.next(at(59), false, true), Next::Turn);
+        assert_eq!(idle.next(at(60), false, true), Next::Sleep);
+        assert_eq!(idle.next(at(60), false, false), Next::Yield);
+        idle.share();
+        assert_eq!(idle.next(at(20), false, true), Next::Yield);
+        let spin = IdleConfig {
+            policy: IdlePolicy::Spin,
+            ..config
+        };
+        let mut idle = Idle::new(spin, false, at(0));
+        assert_eq!(idle.next(at(1_000_000), false, true), Next::Turn);
+    }
+}

@@ -1,0 +1,352 @@
+//! Rings out of channel memory: which object index a flow lies at, and how much memory is behind it.
+//!
+//! # Safety
+//! Two calls lend memory to the stack. The first lends an object's receive ring to the stack. `Place::lent` is true from the lending
+//! until the stack gives the slice back, an index that is lent is neither lent again nor used for an accept queue nor
+//! released, and a pool with lent rings is never dropped before the stack ([`super::worker::Lcore`] drops its stack
+//! first), so that a slice is unique and outlived by its mapping. The program's mapping is read-only. The second lends a send
+//! buffer: a leaked allocation, which the stack has let go of when it gives the number back (`give_back_send` comes
+//! after the socket is dropped), and whose number is in the free list only from then until it is lent again.
+
+#![allow(unsafe_code)]
+
+use core::ptr::NonNull;
+use std::sync::Arc;
+
+use super::counters::LcoreCounters;
+use super::segments::{PAGE, Segments};
+use super::table::Table;
+use crate::channel::sync::Ordering;
+use crate::errno::{Errno, Result};
+use crate::stack::{FlowMemory, Owner, RxRing, SendBuffer};
+
+/// The rings of one object.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    /// The receive ring is the stack's.
+    lent: bool,
+    /// The program may know the index: it is released by [`Memory::release`] only.
+    known: bool,
+    /// Bytes of the receive ring that have memory.
+    receive: u32,
+    /// Bytes of the transmit ring that have memory.
+    transmit: u32,
+}
+
+/// The rings of one family.
+#[derive(Debug)]
+struct Pool {
+    segments: Arc<Segments>,
+    places: Table<Place>,
+    /// Indices of the upper half that were used and are free, the warmest last.
+    free: Vec<u32>,
+    /// The first index of the upper half that was never used.
+    fresh: u32,
+    /// The index that the next ring must have: a connect is being carried out.
+    wanted: Option<u32>,
+    lent: u32,
+}
+
+/// smoltcp's send buffers, used again because making one means clearing it.
+#[derive(Debug, Default)]
+struct SendBuffers {
+    /// Every buffer that was ever made, by number.
+    made: Vec<NonNull<[u8]>>,
+    /// Numbers of those that the stack does not have, the warmest last.
+    free: Vec<u32>,
+}
+
+// SAFETY: the buffers are plain memory of this process; one thread at a time has the struct.
+unsafe impl Send for SendBuffers {}
+
+/// The rings of all families of an lcore.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pools: Vec<Option<Pool>>,
+    send: SendBuffers,
+    counters: Arc<LcoreCounters>,
+}
+
+impl Memory {
+    /// Memory without a family.
+    pub(super) fn new(counters: Arc<LcoreCounters>) -> Self {
+        Self {
+            pools: Vec::new(),
+            send: SendBuffers::default(),
+            counters,
+        }
+    }
+
+    /// Adds the memory of a family.
+    pub(super) fn attach(&mut self, owner: Owner, segments: Arc<Segments>) {
+        let layout = segments.layout();
+        let place = owner.0 as usize;
+        if place >= self.pools.len() {
+            self.pools.resize_with(place + 1, || None);
+        }
+        if let Some(pool) = self.pools.get_mut(place) {
+            *pool = Some(Pool {
+                places: Table::new(layout.objects),
+                free: Vec::new(),
+                fresh: layout.first_host_object(),
+                wanted: None,
+                lent: 0,
+                segments,
+            });
+        }
+    }
+
+    /// Drops the memory of a family; false when the stack still has a ring of it.
+    pub(super) fn detach(&mut self, owner: Owner) -> bool {
+        match self.pools.get_mut(owner.0 as usize) {
+            Some(pool) if pool.as_ref().is_none_or(|pool| pool.lent == 0) => {
+                *pool = None;
+                true
+            }
+            Some(_) => false,
+            None => true,
+        }
+    }
+
+    fn pool(&mut self, owner: Owner) -> Option<&mut Pool> {
+        self.pools.get_mut(owner.0 as usize)?.as_mut()
+    }
+
+    /// Makes the next ring that is taken the one of `object` (None: any), and known to the program.
+    pub(super) fn want(&mut self, owner: Owner, object: Option<u32>) {
+        if let Some(pool) = self.pool(owner) {
+            pool.wanted = object;
+        }
+    }
+
+    /// The program is told of `object`.
+    pub(super) fn make_known(&mut self, owner: Owner, object: u32) {
+        if let Some(place) = self.place(owner, object) {
+            place.known = true;
+        }
+    }
+
+    fn place(&mut self, owner: Owner, object: u32) -> Option<&mut Place> {
+        self.pool(owner)?.places.at_mut(object)
+    }
+
+    /// Whether the stack has the ring of `object`.
+    pub(super) fn is_lent(&self, owner: Owner, object: u32) -> bool {
+        self.pools
+            .get(owner.0 as usize)
+            .and_then(Option::as_ref)
+            .and_then(|pool| pool.places.at(object))
+            .is_some_and(|place| place.lent)
+    }
+
+    /// Whether `object` is an index of the upper half that is in use and known to the program.
+    pub(super) fn is_known(&self, owner: Owner, object: u32) -> bool {
+        self.pools
+            .get(owner.0 as usize)
+            .and_then(Option::as_ref)
+            .and_then(|pool| pool.places.at(object))
+            .is_some_and(|place| place.known)
+    }
+
+    /// Puts memory behind the first `bytes` of a transmit ring and tells the program; false = none to be had.
+    pub(super) fn back_transmit(&mut self, owner: Owner, object: u32, bytes: u32) -> bool {
+        let Some(pool) = self.pool(owner) else {
+            return false;
+        };
+        let Some(place) = pool.places.at_mut(object) else {
+            return false;
+        };
+        if place.transmit < bytes {
+            if pool
+                .segments
+                .back_transmit(object, place.transmit, bytes)
+                .is_err()
+            {
+                return false;
+            }
+            place.transmit = bytes;
+        }
+        if let Some(cell) = pool.segments.control.object(object) {
+            // Release: the memory is there before a writer learns of it.
+            cell.host.tx_backed.store(place.transmit, Ordering::Release);
+        }
+        true
+    }
+
+    /// Puts memory behind the first `bytes` of a receive ring that is not lent: a listener's accept queue.
+    ///
+    /// # Errors
+    /// EBUSY when the stack has the ring, ENOSPC or ENOMEM.
+    pub(super) fn back_queue(&mut self, owner: Owner, object: u32, bytes: u32) -> Result<()> {
+        let pool = self.pool(owner).ok_or(Errno::INVAL)?;
+        let place = pool.places.at_mut(object).ok_or(Errno::INVAL)?;
+        if place.lent {
+            return Err(Errno::BUSY);
+        }
+        place.known = true;
+        if place.receive < bytes {
+            pool.segments.back_receive(object, place.receive, bytes)?;
+            place.receive = bytes;
+        }
+        Ok(())
+    }
+
+    /// Gives an index back that nobody uses any more. All but the first page of its rings loses its memory.
+    pub(super) fn release(&mut self, owner: Owner, object: u32) {
+        let Some(pool) = self.pool(owner) else {
+            return;
+        };
+        let host_half = object >= pool.segments.layout().first_host_object();
+        let Some(place) = pool.places.at_mut(object) else {
+            return;
+        };
+        let (was_known, was_lent) = (place.known, place.lent);
+        if was_lent {
+            return;
+        }
+        place.known = false;
+        match pool.segments.shrink(object, place.receive, place.transmit) {
+            Ok((receive, transmit)) => (place.receive, place.transmit) = (receive, transmit),
+            Err(errno) => crate::warn!("ring memory not returned object={object} errno={errno}"),
+        }
+        if host_half && was_known {
+            pool.free.push(object);
+        }
+    }
+}
+
+impl Pool {
+    /// The index for a ring: the wanted one, else a free one of the upper half.
+    fn index(&mut self) -> Option<u32> {
+        if let Some(object) = self.wanted.take() {
+            return Some(object);
+        }
+        self.free.pop().or_else(|| {
+            let object = self.fresh;
+            (object < self.segments.layout().objects).then(|| {
+                self.fresh += 1;
+                object
+            })
+        })
+    }
+
+    fn lend(&mut self, object: u32) -> Option<RxRing> {
+        let place = self.places.at_mut(object)?;
+        if place.lent {
+            return None;
+        }
+        if place.receive < PAGE {
+            self.segments
+                .back_receive(object, place.receive, PAGE)
+                .ok()?;
+            place.receive = PAGE;
+        }
+        // SAFETY: `lent` was false and is set below: the ring is nobody else's until `give_back`; an accept queue never
+        // lies in it, because `back_queue` serves listener objects only and those are not lent.
+        let bytes = unsafe { self.segments.receive.lend(object) }?;
+        place.lent = true;
+        self.lent += 1;
+        Some(RxRing {
+            bytes,
+            backed: place.receive as usize,
+            id: object,
+        })
+    }
+}
+
+impl SendBuffers {
+    fn lend(&mut self, bytes: usize) -> Option<SendBuffer> {
+        let id = match self.free.pop() {
+            Some(id) => id,
+            None => {
+                let id = u32::try_from(self.made.len()).ok()?;
+                self.made
+                    .push(NonNull::from(Box::leak(vec![0; bytes].into_boxed_slice())));
+                id
+            }
+        };
+        let mut buffer = *self.made.get(id as usize)?;
+        if buffer.len() != bytes {
+            // The stack asks for one size only; a buffer of another size stays unused.
+            return None;
+        }
+        // SAFETY: a leaked allocation is never freed; the number was not in use, so nobody else has a reference.
+        let bytes = unsafe { buffer.as_mut() };
+        Some(SendBuffer { bytes, id })
+    }
+}
+
+impl FlowMemory for Memory {
+    fn take(&mut self, owner: Owner, _capacity: usize) -> Option<RxRing> {
+        let pool = self.pool(owner)?;
+        let wanted = pool.wanted.is_some();
+        let object = pool.index()?;
+        let ring = pool.lend(object);
+        match (&ring, wanted) {
+            (Some(_), true) => {
+                if let Some(place) = pool.places.at_mut(object) {
+                    place.known = true;
+                }
+            }
+            (None, false) => pool.free.push(object),
+            _ => {}
+        }
+        if ring.is_none() {
+            self.counters.flows_refused_no_memory.raise();
+        }
+        ring
+    }
+
+    fn back(&mut self, owner: Owner, id: u32, bytes: usize) -> bool {
+        let Some(pool) = self.pool(owner) else {
+            return false;
+        };
+        let Ok(bytes) = u32::try_from(bytes) else {
+            return false;
+        };
+        let limit = pool.segments.layout().rx_ring_bytes;
+        let Some(place) = pool.places.at_mut(id) else {
+            return false;
+        };
+        let bytes = bytes.min(limit);
+        if place.receive < bytes {
+            if pool
+                .segments
+                .back_receive(id, place.receive, bytes)
+                .is_err()
+            {
+                return false;
+            }
+            place.receive = bytes;
+        }
+        true
+    }
+
+    fn take_send(&mut self, _owner: Owner, bytes: usize) -> Option<SendBuffer> {
+        self.send.lend(bytes)
+    }
+
+    fn give_back_send(&mut self, _owner: Owner, id: u32) {
+        self.send.free.push(id);
+    }
+
+    fn give_back(&mut self, owner: Owner, ring: RxRing) {
+        // The slice died with the socket, or dies here with `ring`, before the index can be lent again.
+        let id = ring.id;
+        let Some(pool) = self.pool(owner) else {
+            return;
+        };
+        let Some(place) = pool.places.at_mut(id) else {
+            return;
+        };
+        if !place.lent {
+            return;
+        }
+        place.lent = false;
+        pool.lent = pool.lent.saturating_sub(1);
+        if !place.known {
+            // A half-open flow that the program never heard of.
+            pool.free.push(id);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The loop: one pinned thread that moves frames, bytes and facts between a port, the stack and the
+//! channels of the attached program families.
+//!
+//! Owns the order of a turn, the host's private record of each object, what a doorbell means, the memory
+//! of the rings, and the idle policy. May use `stack`, `device`, `channel`, `readiness`, `telemetry` and
+//! `base`. Runs on the lcore thread; only [`mailbox`] is also used by the control thread. Invariant: a turn
+//! is bounded, never blocks, and trusts no value that it reads from a channel: a program can harm only itself.
+//!
+//! ```text
+//! worker     a turn on one screen: clock, rx, commands, timers, dirty flows, tx, publish, wake-ups
+//! bell       what the program asks for: wishes, options, bytes, closes
+//! publish    what the program is told: facts, edges, accepted flows
+//! memory     rings out of channel memory, given to the stack
+//! idle       spin, yield, sleep
+//! ```
+
+mod affinity;
+mod bell;
+mod clock;
+mod counters;
+mod family;
+mod idle;
+mod mailbox;
+mod memory;
+mod object;
+mod process;
+mod publish;
+mod segments;
+mod table;
+#[cfg(test)]
+pub(crate) mod tests;
+mod worker;
+
+pub use affinity::{Placement, cpus_of, place};
+pub use counters::LcoreCounters;
+pub use idle::{IdleConfig, IdlePolicy};
+pub use mailbox::{Mail, Mailbox};
+pub use object::FAMILIES_MAX;
+pub use process::release_process;
+pub use segments::Segments;
+pub use worker::{Lcore, LcoreConfig, LcoreStatus};

@@ -1,0 +1,101 @@
+//! What the host knows of an object: its own truth beside the cell, which a program could forge.
+
+use crate::channel::layout::OBJECTS_MAX;
+use crate::id::{FlowId, ListenerId};
+use crate::stack::Owner;
+
+/// What an object is to the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Role {
+    /// Nothing of the stack's, now or yet: free, claimed by the program, or refused.
+    #[default]
+    Idle,
+    /// A listener of the stack.
+    Listener(ListenerId),
+    /// A flow of the stack.
+    Flow(FlowId),
+    /// A flow or listener that the stack has let go of; the program may still read from it.
+    Over,
+}
+
+/// Where an accepted flow waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Queued {
+    /// The listener's object index.
+    pub(super) listener: u32,
+    /// Position in its accept queue.
+    pub(super) position: u64,
+}
+
+/// The host's private record of an object.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Record {
+    /// What it is.
+    pub(super) role: Role,
+    /// The wish that was carried out last.
+    pub(super) wish: u32,
+    /// The value of `OptionLine::changed` that was carried out last.
+    pub(super) options: u32,
+    /// Bits of `cell::flag` told so far.
+    pub(super) flags: u32,
+    /// Stream bytes taken out of the transmit ring.
+    pub(super) tx_head: u64,
+    /// Stream bytes told to be readable; for a listener: flows put into its queue.
+    pub(super) rx_tail: u64,
+    /// Stream bytes that the program has read; for a listener: flows that it has taken.
+    pub(super) rx_head: u64,
+    /// Waits in an accept queue.
+    pub(super) queued: Option<Queued>,
+    /// FIN was asked of the stack.
+    pub(super) finished: bool,
+    /// Nobody holds it any more: what is in the ring goes out, then it ends.
+    pub(super) closing: bool,
+    /// The end was asked of the stack.
+    pub(super) closed: bool,
+    /// The pending error was told.
+    pub(super) error_told: bool,
+}
+
+/// The lcore's number for an object of a family, as the stack carries it: family in the upper 11 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Token {
+    /// The family.
+    pub(super) owner: Owner,
+    /// The object index.
+    pub(super) object: u32,
+}
+
+/// Families of one lcore at most.
+pub const FAMILIES_MAX: u32 = 1 << (32 - OBJECT_BITS);
+
+const OBJECT_BITS: u32 = 21;
+const _: () = assert!(OBJECTS_MAX == 1 << OBJECT_BITS);
+
+impl Token {
+    /// The number that the stack carries.
+    pub(super) const fn pack(self) -> u32 {
+        self.owner.0 << OBJECT_BITS | self.object
+    }
+
+    /// The token behind a number.
+    pub(super) const fn unpack(number: u32) -> Self {
+        Self {
+            owner: Owner(number >> OBJECT_BITS),
+            object: number & ((1 << OBJECT_BITS) - 1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_comes_back() {
+        let token = Token {
+            owner: Owner(FAMILIES_MAX - 1),
+            object: OBJECTS_MAX - 1,
+        };
+        assert_eq!(Token::unpack(token.pack()), token);
+    }
+}

@@ -1,0 +1,137 @@
+//! The end of a process: what it held is let go, and what it left half done in the tables is repaired.
+
+use super::family::{Family, Shared};
+use super::segments::Segments;
+use crate::channel::cell::process as process_state;
+use crate::channel::layout::{EPOLLS, PROCS, SLOTS};
+use crate::channel::map::Control;
+use crate::channel::sync::Ordering;
+use crate::time::Instant;
+
+impl Family {
+    /// Process cell `cell`, process `pid`, is gone.
+    pub(super) fn process_gone(&mut self, now: Instant, shared: Shared<'_>, cell: u32, pid: u32) {
+        self.remove_process(cell);
+        shared.counters.processes_gone.raise();
+        let mut released = Vec::new();
+        {
+            let control = &self.segments().control;
+            repair(control);
+            free_cell(control, cell, &mut released);
+            // Forks that it had only prepared. A child that never spoke has no number and prepared none.
+            for other in 0..if pid == 0 { 0 } else { PROCS } {
+                let Some(it) = control.process(other) else {
+                    continue;
+                };
+                if it.state.load(Ordering::SeqCst) == process_state::FORKING
+                    && it.pid.load(Ordering::SeqCst) == pid
+                    && !self.is_live(other)
+                {
+                    free_cell(control, other, &mut released);
+                }
+            }
+        }
+        for slot in 0..SLOTS {
+            if pid != 0 && self.free_slot(slot, pid) {
+                self.forget_waiter(slot);
+            }
+        }
+        let mut work = self.work(now, shared);
+        for object in released {
+            work.bell(object);
+        }
+    }
+
+    /// The last process is gone: everything is let go.
+    pub(super) fn detach(&mut self, now: Instant, shared: Shared<'_>) {
+        self.set_detached();
+        let mut released = Vec::new();
+        {
+            let control = &self.segments().control;
+            repair(control);
+            for cell in 0..PROCS {
+                free_cell(control, cell, &mut released);
+            }
+        }
+        let objects = self.objects();
+        let mut work = self.work(now, shared);
+        for object in objects {
+            work.bell(object);
+        }
+    }
+
+    /// Frees the slot when a thread of `pid` has it.
+    fn free_slot(&self, slot: u32, pid: u32) -> bool {
+        let Some(cell) = self.segments().control.slot(slot) else {
+            return false;
+        };
+        let user = cell.user.load(Ordering::SeqCst);
+        if user >> 32 != u64::from(pid) {
+            return false;
+        }
+        cell.sleeping.store(0, Ordering::SeqCst);
+        cell.generation.fetch_add(1, Ordering::SeqCst);
+        // A sibling that found the thread dead may have been quicker.
+        cell.user
+            .compare_exchange(user, 0, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
+    }
+}
+
+/// Makes every set bit findable: a killed process may have stopped between a bit and its summary.
+fn repair(control: &Control) {
+    if let Some(bells) = control.doorbells() {
+        bells.repair();
+    }
+    for epoll in 0..EPOLLS {
+        let used = control
+            .epoll(epoll)
+            .is_some_and(|it| it.used.load(Ordering::SeqCst) != 0);
+        if used && let Some(ready) = control.ready(epoll) {
+            ready.repair();
+        }
+    }
+}
+
+/// Frees the cell of a process that ended before an lcore served its family.
+pub fn release_process(segments: &Segments, cell: u32) {
+    let mut released = Vec::new();
+    free_cell(&segments.control, cell, &mut released);
+    // No lcore, no object of the stack: only indices that the program had claimed.
+    if let Some(taken) = segments.control.taken() {
+        for object in released {
+            taken.clear(object);
+        }
+    }
+}
+
+/// Frees a process cell, gives its epolls back and appends what it held to `released`.
+fn free_cell(control: &Control, cell: u32, released: &mut Vec<u32>) {
+    let (Some(process), Some(held)) = (control.process(cell), control.held(cell)) else {
+        return;
+    };
+    process.epolls.drain(|epoll| {
+        let Some(it) = control.epoll(epoll) else {
+            return;
+        };
+        let left = it
+            .used
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
+                used.checked_sub(1)
+            });
+        if left == Ok(1) {
+            it.generation.fetch_add(1, Ordering::SeqCst);
+            it.slots.clear();
+            if let Some(ready) = control.ready(epoll) {
+                ready.clear_all();
+            }
+        }
+    });
+    held.repair();
+    held.take(0, |object| {
+        released.push(object);
+        true
+    });
+    process.pid.store(0, Ordering::SeqCst);
+    process.state.store(process_state::FREE, Ordering::SeqCst);
+}

@@ -1,0 +1,230 @@
+//! What the program is told: facts of its flows, edges where Linux would wake, accepted flows.
+
+use super::bell::{errno_number, options_of, store_endpoint};
+use super::family::Work;
+use super::object::{Queued, Record, Role};
+use super::segments::PAGE;
+use crate::channel::accept_ring;
+use crate::channel::cell::{ObjectCell, flag, kind};
+use crate::channel::sync::{AtomicU32, Ordering};
+use crate::id::{FlowId, ListenerId};
+use crate::stack::{Close, Facts, FlowState};
+
+impl Work<'_> {
+    /// A passive flow is established: it gets its cell and goes into the listener's queue.
+    pub(super) fn accepted(&mut self, listener_object: u32, listener: ListenerId, flow: FlowId) {
+        // What the program has taken makes room in the queue.
+        self.pops(listener_object);
+        let Some(facts) = self.shared.stack.facts(flow) else {
+            return;
+        };
+        let is_listening = self
+            .records
+            .at(listener_object)
+            .is_some_and(|record| record.role == Role::Listener(listener));
+        if !is_listening {
+            return self.refuse(flow);
+        }
+        let object = facts.ring;
+        if !self.shared.memory.back_transmit(self.owner, object, PAGE) {
+            self.shared.counters.flows_refused_no_memory.raise();
+            return self.refuse(flow);
+        }
+        let entries = self.segments.layout().accept_entries();
+        let (Some(cell), Some(from), Some(entries)) = (
+            self.cell(object),
+            self.cell(listener_object),
+            self.segments
+                .receive
+                .accept_entries(listener_object, entries),
+        ) else {
+            return self.refuse(flow);
+        };
+        inherit(from, cell);
+        cell.fact.listener.store(listener_object, Ordering::Relaxed);
+        store_endpoint(facts.local, &cell.fact.local_address, &cell.fact.local_port);
+        store_endpoint(
+            facts.remote,
+            &cell.fact.remote_address,
+            &cell.fact.remote_port,
+        );
+        let Some(record) = self.records.at_mut(object) else {
+            return self.refuse(flow);
+        };
+        *record = Record {
+            role: Role::Flow(flow),
+            options: cell.option.changed.load(Ordering::Relaxed),
+            queued: Some(Queued {
+                listener: listener_object,
+                position: from.host.rx_tail.load(Ordering::Relaxed),
+            }),
+            ..Record::default()
+        };
+        *self.busy += 1;
+        self.shared.memory.make_known(self.owner, object);
+        self.shared.stack.set_token(flow, self.token(object));
+        self.shared.stack.set_options(flow, &options_of(from));
+        cell.host.kind.store(kind::STREAM, Ordering::Release);
+        self.tell(object, cell, &facts);
+        if !accept_ring::push(&from.host, &from.read, entries, object) {
+            self.shared.counters.flows_reset_queue_full.raise();
+            if let Some(record) = self.records.at_mut(object) {
+                record.queued = None;
+                record.closed = true;
+                record.closing = true;
+            }
+            return self.shared.stack.close(self.now, flow, Close::Abort);
+        }
+        if let Some(record) = self.records.at_mut(listener_object) {
+            record.rx_tail += 1;
+        }
+        self.shared.counters.flows_accepted.raise();
+        self.alert(listener_object);
+    }
+
+    /// Resets a flow that no program will hear of.
+    fn refuse(&mut self, flow: FlowId) {
+        self.shared.stack.close(self.now, flow, Close::Abort);
+    }
+
+    /// The facts of a flow changed.
+    pub(super) fn changed(&mut self, object: u32, flow: FlowId) {
+        if !self.is_flow(object, flow) {
+            return;
+        }
+        let (Some(cell), Some(facts)) = (self.cell(object), self.shared.stack.facts(flow)) else {
+            return;
+        };
+        if self.tell(object, cell, &facts) {
+            self.alert(object);
+        }
+        let closing = self.records.at(object).is_some_and(|record| record.closing);
+        if closing {
+            self.let_go(object);
+        } else {
+            self.pull(object, flow);
+        }
+    }
+
+    /// A flow is over. Bytes not read yet stay in its ring.
+    pub(super) fn gone(&mut self, object: u32, flow: FlowId) {
+        if !self.is_flow(object, flow) {
+            return;
+        }
+        let Some(cell) = self.cell(object) else {
+            return;
+        };
+        if let Some(record) = self.records.at_mut(object) {
+            record.role = Role::Over;
+            record.flags |= flag::OVER | flag::TX_BROKEN;
+            cell.host.flags.store(record.flags, Ordering::Release);
+        }
+        if cell.host.kind.load(Ordering::Relaxed) == kind::CONNECTING {
+            cell.host.kind.store(kind::FAILED, Ordering::Release);
+        }
+        cell.fact
+            .tcp_state
+            .store(FlowState::Closed as u32, Ordering::Relaxed);
+        self.alert(object);
+        self.let_go(object);
+    }
+
+    fn is_flow(&self, object: u32, flow: FlowId) -> bool {
+        self.records
+            .at(object)
+            .is_some_and(|record| record.role == Role::Flow(flow))
+    }
+
+    /// Writes the facts into the cell; says whether Linux would wake a waiter.
+    fn tell(&mut self, object: u32, cell: &ObjectCell, facts: &Facts) -> bool {
+        let Some(record) = self.records.at_mut(object) else {
+            return false;
+        };
+        let mut wake = false;
+        if facts.rx_total > record.rx_tail {
+            record.rx_tail = facts.rx_total;
+            // Release: the bytes before it are in the ring.
+            cell.host.rx_tail.store(facts.rx_total, Ordering::Release);
+            wake = true;
+        }
+        cell.host.tx_acked.store(facts.tx_acked, Ordering::Release);
+        if let Some(errno) = facts.error
+            && !record.error_told
+        {
+            record.error_told = true;
+            cell.host
+                .error
+                .store(errno_number(errno), Ordering::Release);
+            wake = true;
+        }
+        // After the positions: a FIN seen is behind all its bytes.
+        let flags = record.flags | flags_of(facts);
+        if flags != record.flags {
+            record.flags = flags;
+            cell.host.flags.store(flags, Ordering::Release);
+            wake = true;
+        }
+        if cell.host.kind.load(Ordering::Relaxed) == kind::CONNECTING
+            && facts.state != FlowState::SynSent
+            && facts.state != FlowState::SynReceived
+        {
+            let failed = facts.error.is_some() || facts.state == FlowState::Closed;
+            let what = if failed { kind::FAILED } else { kind::STREAM };
+            cell.host.kind.store(what, Ordering::Release);
+            wake = true;
+        }
+        let fact = &cell.fact;
+        fact.tcp_state.store(facts.state as u32, Ordering::Relaxed);
+        fact.srtt_us.store(facts.srtt_us, Ordering::Relaxed);
+        fact.retransmits.store(facts.retransmits, Ordering::Relaxed);
+        fact.mss.store(u32::from(facts.mss), Ordering::Relaxed);
+        wake
+    }
+}
+
+fn flags_of(facts: &Facts) -> u32 {
+    let mut flags = 0;
+    if facts.rx_finished {
+        flags |= flag::RX_FINISHED;
+    }
+    if facts.tx_finished {
+        flags |= flag::TX_FINISHED;
+    }
+    if facts.error.is_some() {
+        flags |= flag::TX_BROKEN | flag::OVER;
+    }
+    if matches!(facts.state, FlowState::Closed | FlowState::TimeWait) {
+        flags |= flag::OVER;
+    }
+    flags
+}
+
+/// What a new connection takes over from its listener (Linux sk_clone): options, time-outs, linger. The program does not know
+/// the cell yet, so its lines may be written here.
+fn inherit(from: &ObjectCell, to: &ObjectCell) {
+    let copy = |from: &AtomicU32, to: &AtomicU32| {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    };
+    let (listener, flow) = (&from.option, &to.option);
+    copy(&listener.changed, &flow.changed);
+    copy(&listener.bits, &flow.bits);
+    copy(&listener.keepidle_s, &flow.keepidle_s);
+    copy(&listener.keepintvl_s, &flow.keepintvl_s);
+    copy(&listener.keepcnt, &flow.keepcnt);
+    copy(&listener.user_timeout_ms, &flow.user_timeout_ms);
+    copy(&listener.rcvbuf, &flow.rcvbuf);
+    copy(&listener.sndbuf, &flow.sndbuf);
+    copy(&listener.max_segment, &flow.max_segment);
+    copy(&listener.tos, &flow.tos);
+    copy(&listener.ttl, &flow.ttl);
+    copy(&from.wish.linger, &to.wish.linger);
+    copy(&from.read.rcvlowat, &to.read.rcvlowat);
+    to.read.rcvtimeo_us.store(
+        from.read.rcvtimeo_us.load(Ordering::Relaxed),
+        Ordering::Relaxed,
+    );
+    to.read.sndtimeo_us.store(
+        from.read.sndtimeo_us.load(Ordering::Relaxed),
+        Ordering::Relaxed,
+    );
+}

@@ -1,0 +1,108 @@
+//! The memory of one program family: both kinds of channel memory with their descriptors.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::channel::layout::{Layout, PAGE_BYTES};
+use crate::channel::map::{self, Control, Receive};
+use crate::errno::Result;
+
+/// Control and receive memory of a family, made by the host.
+#[derive(Debug)]
+pub struct Segments {
+    /// Control memory, read-write on both sides.
+    pub control: Control,
+    /// Receive memory, written by the host only.
+    pub receive: Receive,
+    control_fd: OwnedFd,
+    receive_fd: OwnedFd,
+}
+
+impl Segments {
+    /// Makes the memory of a family. Nothing of the rings is resident yet.
+    ///
+    /// # Errors
+    /// What memfd_create, ftruncate or mmap say: EMFILE, ENOMEM, EFBIG.
+    pub fn create(layout: Layout) -> Result<Self> {
+        let (control, control_fd) = Control::create(layout)?;
+        let (receive, receive_fd) = Receive::create(layout)?;
+        Ok(Self {
+            control,
+            receive,
+            control_fd,
+            receive_fd,
+        })
+    }
+
+    /// The layout.
+    #[must_use]
+    pub const fn layout(&self) -> Layout {
+        self.control.layout()
+    }
+
+    /// The descriptor of control memory, to be sent to the program.
+    #[must_use]
+    pub const fn control_fd(&self) -> &OwnedFd {
+        &self.control_fd
+    }
+
+    /// The descriptor of receive memory; the program gets a read-only reopening of it.
+    #[must_use]
+    pub const fn receive_fd(&self) -> &OwnedFd {
+        &self.receive_fd
+    }
+
+    /// Puts memory behind bytes `from` to `to - 1` of an object's receive ring.
+    ///
+    /// # Errors
+    /// ENOSPC, ENOMEM.
+    pub fn back_receive(&self, object: u32, from: u32, to: u32) -> Result<()> {
+        let at = self.layout().rx_ring_at(object) + u64::from(from);
+        back(&self.receive_fd, at, from, to)
+    }
+
+    /// Puts memory behind bytes `from` to `to - 1` of an object's transmit ring.
+    ///
+    /// # Errors
+    /// ENOSPC, ENOMEM.
+    pub fn back_transmit(&self, object: u32, from: u32, to: u32) -> Result<()> {
+        let at = self.layout().tx_ring_at(object) + u64::from(from);
+        back(&self.control_fd, at, from, to)
+    }
+
+    /// Takes the memory behind all but the first page of an object's rings away, of which `receive` and `transmit` bytes
+    /// have memory; returns the bytes that stay.
+    ///
+    /// # Errors
+    /// What fallocate says; then the memory stays.
+    pub fn shrink(&self, object: u32, receive: u32, transmit: u32) -> Result<(u32, u32)> {
+        let layout = self.layout();
+        let (receive, extra) = first_page(receive);
+        if extra > 0 {
+            let at = layout.rx_ring_at(object) + PAGE_BYTES;
+            map::unback(self.receive_fd.as_fd(), at, extra)?;
+        }
+        let (transmit, extra) = first_page(transmit);
+        if extra > 0 {
+            let at = layout.tx_ring_at(object) + PAGE_BYTES;
+            map::unback(self.control_fd.as_fd(), at, extra)?;
+        }
+        Ok((receive, transmit))
+    }
+}
+
+fn back(fd: &OwnedFd, at: u64, from: u32, to: u32) -> Result<()> {
+    if to <= from {
+        return Ok(());
+    }
+    map::back(fd.as_fd(), at, u64::from(to - from))
+}
+
+/// How much of `backed` lies in the first page, and how much behind it.
+fn first_page(backed: u32) -> (u32, u64) {
+    let extra = u64::from(backed).saturating_sub(PAGE_BYTES);
+    (backed.min(PAGE), extra)
+}
+
+/// A page as a ring length.
+pub(super) const PAGE: u32 = 4_096;
+const _: () = assert!(PAGE as u64 == PAGE_BYTES);

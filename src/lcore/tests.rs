@@ -1,0 +1,409 @@
+//! The host's half of the contract, driven turn by turn in virtual time by programs that only write cells.
+
+mod lab;
+mod monkey;
+#[path = "../../tests/support/program.rs"]
+pub(crate) mod program;
+
+use core::time::Duration;
+
+use lab::{ENDPOINT, Lab, OWNER, SERVER};
+
+use super::Mail;
+use crate::channel::cell::{flag, kind, process, shut};
+use crate::channel::layout::Layout;
+use crate::channel::sync::Ordering;
+use crate::device::fault::FaultConfig;
+use crate::errno::Errno;
+use crate::readiness::event;
+
+fn number(errno: Errno) -> u32 {
+    errno.raw_os_error().unsigned_abs()
+}
+
+#[test]
+fn programs_on_two_hosts_echo() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let (out, into) = lab.connect(listener);
+    assert_eq!(lab.client.program.send(out, b"ping"), 4);
+    lab.until(1, |lab| lab.server.program.bits(into) & event::IN != 0);
+    assert_eq!(lab.server.program.recv(into, 100), b"ping");
+    lab.server.program.send(into, b"pong!");
+    lab.until(1, |lab| lab.client.program.bits(out) & event::IN != 0);
+    assert_eq!(lab.client.program.recv(out, 100), b"pong!");
+    let fact = &lab.server.program.cell(into).fact;
+    assert_eq!(fact.local_address.load(Ordering::Relaxed), SERVER.to_bits());
+    assert_eq!(fact.listener.load(Ordering::Relaxed), listener);
+    assert_eq!(lab.server.status.counters.flows_accepted.value(), 1);
+}
+
+#[test]
+fn a_close_sends_the_rest_and_fin_and_frees_both_ends() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let (out, into) = lab.connect(listener);
+    let generation = lab
+        .client
+        .program
+        .cell(out)
+        .host
+        .generation
+        .load(Ordering::Relaxed);
+    lab.client.program.send(out, b"last words");
+    lab.client.program.close(out);
+    lab.until(1, |lab| lab.server.program.bits(into) & event::RDHUP != 0);
+    assert_eq!(lab.server.program.recv(into, 100), b"last words");
+    assert_eq!(
+        lab.server
+            .program
+            .cell(into)
+            .host
+            .error
+            .load(Ordering::Relaxed),
+        0
+    );
+    lab.server.program.close(into);
+    lab.until(20, |lab| {
+        lab.client.program.is_free(out) && lab.server.program.is_free(into)
+    });
+    assert!(!lab.client.program.control.taken().unwrap().has(out));
+    let after = lab
+        .client
+        .program
+        .cell(out)
+        .host
+        .generation
+        .load(Ordering::Relaxed);
+    assert_eq!(after, generation + 1);
+}
+
+#[test]
+fn bulk_goes_both_ways_through_small_rings() {
+    for seed in [1, 2, 3] {
+        println!("seed={seed}");
+        let mut faults = FaultConfig::none();
+        faults.seed = seed;
+        faults.loss = 10_000;
+        bulk(faults);
+    }
+    bulk(FaultConfig::none());
+}
+
+fn bulk(faults: FaultConfig) {
+    const TOTAL: usize = 400_000;
+    let mut lab = Lab::with(faults, Layout::for_flows(64, 64 << 10, 16 << 10));
+    let listener = lab.listen(16);
+    let (out, into) = lab.connect(listener);
+    let byte = |n: usize| (n.wrapping_mul(31) >> 3) as u8;
+    let data: Vec<u8> = (0..TOTAL).map(byte).collect();
+    let (mut sent, mut echoed, mut back) = (0, Vec::new(), 0);
+    let mut pending: Vec<u8> = Vec::new();
+    let end = lab.now + Duration::from_secs(600);
+    while back < TOTAL {
+        assert!(lab.now < end, "sent={sent} back={back}");
+        if sent < TOTAL {
+            let until = (sent + 5_000).min(TOTAL);
+            sent += lab.client.program.send(out, &data[sent..until]);
+        }
+        pending.extend(lab.server.program.recv(into, 7_000));
+        if !pending.is_empty() {
+            let count = lab.server.program.send(into, &pending);
+            echoed.extend(pending.drain(..count));
+        }
+        for got in lab.client.program.recv(out, 9_000) {
+            assert_eq!(got, byte(back), "at {back}");
+            back += 1;
+        }
+        lab.turn();
+    }
+    assert_eq!(echoed, data);
+}
+
+#[test]
+fn a_refused_connect_says_so() {
+    let mut lab = Lab::new();
+    let out = lab.client.program.claim();
+    lab.client.program.connect(out, ENDPOINT);
+    lab.until(5, |lab| lab.client.program.kind(out) == kind::FAILED);
+    let host = &lab.client.program.cell(out).host;
+    assert_eq!(
+        host.error.load(Ordering::Relaxed),
+        number(Errno::CONNREFUSED)
+    );
+    assert_ne!(host.flags.load(Ordering::Relaxed) & flag::OVER, 0);
+    lab.client.program.close(out);
+    lab.until(1, |lab| lab.client.program.is_free(out));
+}
+
+#[test]
+fn two_listeners_on_one_port_are_refused() {
+    let mut lab = Lab::new();
+    lab.listen(16);
+    let second = lab.server.program.claim();
+    lab.server.program.listen(second, ENDPOINT, 16);
+    lab.until(1, |lab| lab.server.program.answer(second).is_some());
+    assert_eq!(
+        lab.server.program.answer(second),
+        Some(number(Errno::ADDRINUSE))
+    );
+    lab.server.program.close(second);
+    lab.until(1, |lab| lab.server.program.is_free(second));
+}
+
+#[test]
+fn unread_bytes_and_linger_zero_reset() {
+    for linger in [false, true] {
+        let mut lab = Lab::new();
+        let listener = lab.listen(16);
+        let (out, into) = lab.connect(listener);
+        if linger {
+            let wish = &lab.client.program.cell(out).wish;
+            wish.linger.store(1 << 31, Ordering::Relaxed);
+        } else {
+            lab.server.program.send(into, b"never read");
+            lab.until(1, |lab| lab.client.program.bits(out) & event::IN != 0);
+        }
+        lab.client.program.close(out);
+        lab.until(1, |lab| lab.server.program.bits(into) & event::ERR != 0);
+        let error = &lab.server.program.cell(into).host.error;
+        assert_eq!(error.load(Ordering::Relaxed), number(Errno::CONNRESET));
+        lab.server.program.close(into);
+        lab.until(5, |lab| {
+            lab.server.program.is_free(into) && lab.client.program.is_free(out)
+        });
+    }
+}
+
+#[test]
+fn bytes_received_before_a_reset_stay_readable() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let (out, into) = lab.connect(listener);
+    lab.client.program.send(out, b"still here");
+    lab.until(1, |lab| lab.server.program.bits(into) & event::IN != 0);
+    lab.client
+        .program
+        .cell(out)
+        .wish
+        .linger
+        .store(1 << 31, Ordering::Relaxed);
+    lab.client.program.close(out);
+    lab.until(1, |lab| lab.server.program.bits(into) & event::ERR != 0);
+    assert_eq!(lab.server.program.recv(into, 100), b"still here");
+}
+
+#[test]
+fn shutdown_is_half_a_close() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let (out, into) = lab.connect(listener);
+    lab.client.program.shutdown_write(out);
+    lab.until(1, |lab| lab.server.program.bits(into) & event::RDHUP != 0);
+    lab.server.program.send(into, b"answer");
+    lab.until(1, |lab| lab.client.program.bits(out) & event::IN != 0);
+    assert_eq!(lab.client.program.recv(out, 100), b"answer");
+    lab.server.program.shutdown_write(into);
+    lab.until(1, |lab| lab.client.program.bits(out) & event::HUP != 0);
+}
+
+#[test]
+fn a_closed_listener_resets_who_waits_and_frees_its_port() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let out = lab.client.program.claim();
+    lab.client.program.connect(out, ENDPOINT);
+    lab.until(5, |lab| lab.server.program.bits(listener) != 0);
+    lab.server.program.close(listener);
+    lab.until(5, |lab| lab.client.program.bits(out) & event::ERR != 0);
+    lab.until(5, |lab| lab.server.program.is_free(listener));
+    let again = lab.listen(16);
+    lab.connect(again);
+}
+
+#[test]
+fn a_shut_listener_fails_and_may_not_be_reached() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let cell = lab.server.program.cell(listener);
+    cell.write.shut.store(shut::READ, Ordering::Relaxed);
+    lab.server.program.ring(listener);
+    lab.until(1, |lab| lab.server.program.kind(listener) == kind::FAILED);
+    let out = lab.client.program.claim();
+    lab.client.program.connect(out, ENDPOINT);
+    lab.until(5, |lab| lab.client.program.kind(out) == kind::FAILED);
+}
+
+#[test]
+fn a_killed_process_lets_go_of_what_only_it_held() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let (out, into) = lab.connect(listener);
+    // A forked child holds the listener and the flow as well.
+    let child = lab::attach(&lab.server.segments, 1);
+    child.hold(listener);
+    child.hold(into);
+    lab.server.mailbox.post(Mail::Process {
+        owner: OWNER,
+        cell: 1,
+    });
+    lab.turns(3);
+    lab.server.program.send(into, b"queued by the parent");
+    lab.server.mailbox.post(Mail::ProcessGone {
+        owner: OWNER,
+        cell: 0,
+        pid: 1_000,
+    });
+    lab.turns(50);
+    assert_eq!(lab.client.program.recv(out, 100), b"queued by the parent");
+    let it = lab.server.segments.control.process(0).unwrap();
+    assert_eq!(it.state.load(Ordering::SeqCst), process::FREE);
+    assert_eq!(
+        lab.client.program.bits(out) & event::RDHUP,
+        0,
+        "the child lives"
+    );
+    let (_, second) = {
+        let again = lab.client.program.claim();
+        lab.client.program.connect(again, ENDPOINT);
+        lab.until(5, |lab| lab.server.program.bits(listener) != 0);
+        (again, child.accept(listener).unwrap())
+    };
+    child.send(second, b"hello");
+    lab.server.mailbox.post(Mail::ProcessGone {
+        owner: OWNER,
+        cell: 1,
+        pid: 1_001,
+    });
+    lab.until(5, |lab| lab.client.program.bits(out) & event::RDHUP != 0);
+    lab.client.program.close(out);
+    lab.until(20, |lab| {
+        lab.server.program.is_free(into) && lab.server.program.is_free(listener)
+    });
+}
+
+#[test]
+fn a_detached_family_ends_with_its_last_flow() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let (out, into) = lab.connect(listener);
+    let data = vec![5; 20_000];
+    assert_eq!(lab.server.program.send(into, &data), 4_096);
+    lab.turns(5);
+    assert_eq!(
+        lab.server.program.send(into, &data[4_096..]),
+        data.len() - 4_096
+    );
+    lab.server.mailbox.post(Mail::ProcessGone {
+        owner: OWNER,
+        cell: 0,
+        pid: 1_000,
+    });
+    lab.server.mailbox.post(Mail::Detach { owner: OWNER });
+    let mut received = Vec::new();
+    let end = lab.now + Duration::from_secs(20);
+    while lab.client.program.bits(out) & event::RDHUP == 0 || received.len() < data.len() {
+        assert!(lab.now < end, "{} bytes came", received.len());
+        received.extend(lab.client.program.recv(out, 3_000));
+        lab.turn();
+    }
+    assert_eq!(received, data);
+    assert!(lab.server.status.take_ended().is_empty());
+    lab.client.program.close(out);
+    let mut ended = Vec::new();
+    let status = std::sync::Arc::clone(&lab.server.status);
+    lab.until(20, |_| {
+        ended.extend(status.take_ended());
+        !ended.is_empty()
+    });
+    assert_eq!(ended, [OWNER]);
+}
+
+#[test]
+fn an_abandoned_family_ends_at_once() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let (out, _into) = lab.connect(listener);
+    lab.server.mailbox.post(Mail::Detach { owner: OWNER });
+    lab.turns(20);
+    assert!(
+        lab.server.status.take_ended().is_empty(),
+        "the peer has not closed"
+    );
+    lab.server.mailbox.post(Mail::Abandon { owner: OWNER });
+    lab.turns(20);
+    assert_eq!(lab.server.status.take_ended(), [OWNER]);
+    assert_ne!(lab.client.program.bits(out) & event::ERR, 0);
+}
+
+#[test]
+fn a_program_that_breaks_its_channel_harms_only_itself() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let (good_out, good_into) = lab.connect(listener);
+    let (bad_out, bad_into) = lab.connect(listener);
+    let (worse_out, worse_into) = lab.connect(listener);
+    let cell = lab.server.program.cell(bad_into);
+    cell.write.tx_tail.store(u64::MAX, Ordering::Release);
+    lab.server.program.ring(bad_into);
+    let cell = lab.server.program.cell(worse_into);
+    cell.read.rx_head.store(77, Ordering::Release);
+    lab.server.program.ring(worse_into);
+    let objects = lab.server.program.control.layout().objects;
+    for object in [0, 5, objects / 2 - 1, objects / 2 + 50, objects - 1] {
+        lab.server.program.ring(object);
+        lab.server
+            .program
+            .cell(object)
+            .wish
+            .wish
+            .store(9, Ordering::Release);
+        lab.server.program.ring(object);
+    }
+    lab.until(5, |lab| {
+        lab.client.program.bits(bad_out) & event::ERR != 0
+            && lab.client.program.bits(worse_out) & event::ERR != 0
+    });
+    assert_eq!(
+        lab.server.status.counters.objects_broken_by_program.value(),
+        2
+    );
+    lab.client.program.send(good_out, b"fine");
+    lab.until(1, |lab| lab.server.program.bits(good_into) & event::IN != 0);
+    assert_eq!(lab.server.program.recv(good_into, 10), b"fine");
+}
+
+#[test]
+fn indices_are_used_again_with_a_new_generation() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let mut seen = Vec::new();
+    for round in 0..20 {
+        let (out, into) = lab.connect(listener);
+        lab.client.program.send(out, &[round]);
+        lab.until(1, |lab| lab.server.program.bits(into) & event::IN != 0);
+        assert_eq!(lab.server.program.recv(into, 9), [round]);
+        lab.server.program.close(into);
+        lab.until(1, |lab| lab.client.program.bits(out) & event::RDHUP != 0);
+        lab.client.program.close(out);
+        lab.until(20, |lab| {
+            lab.client.program.is_free(out) && lab.server.program.is_free(into)
+        });
+        seen.push(into);
+    }
+    seen.sort_unstable();
+    seen.dedup();
+    assert!(seen.len() <= 2, "the warm index is used first: {seen:?}");
+}
+
+#[test]
+fn a_gap_of_a_minute_kills_nobody() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let (out, into) = lab.connect(listener);
+    lab.client.program.send(out, b"before");
+    lab.now = lab.now + Duration::from_secs(60);
+    lab.turns(200);
+    assert_eq!(lab.server.program.recv(into, 10), b"before");
+    assert_eq!(lab.server.status.counters.time_gaps.value(), 1);
+}

@@ -1,0 +1,184 @@
+//! Two lcores joined by a wire in memory, one program on each, all in virtual time on one thread.
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+use core::time::Duration;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use super::program::Program;
+use crate::channel::layout::Layout;
+use crate::device::fault::FaultConfig;
+use crate::device::pair::pair;
+use crate::device::{BURST_MAX, Device};
+use crate::lcore::{
+    IdleConfig, IdlePolicy, Lcore, LcoreConfig, LcoreStatus, Mail, Mailbox, Segments,
+};
+use crate::stack::{Interface4, Owner, Stack, StackConfig};
+use crate::time::Instant;
+
+pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub(super) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+pub(super) const PORT: u16 = 6_379;
+pub(super) const ENDPOINT: SocketAddrV4 = SocketAddrV4::new(SERVER, PORT);
+pub(super) const OWNER: Owner = Owner(0);
+
+/// One host: an lcore, its mailbox, a family.
+pub(super) struct Host {
+    pub(super) lcore: Lcore,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) status: Arc<LcoreStatus>,
+    pub(super) segments: Arc<Segments>,
+    pub(super) program: Program,
+}
+
+pub(super) struct Lab {
+    pub(super) now: Instant,
+    pub(super) server: Host,
+    pub(super) client: Host,
+}
+
+pub(crate) fn stack_config(address: Ipv4Addr, device: &dyn Device) -> StackConfig {
+    let port = device.capabilities();
+    StackConfig {
+        mac: port.mac,
+        mtu: port.mtu,
+        vlan: None,
+        addresses: vec![Interface4 {
+            address,
+            prefix_len: 24,
+        }],
+        gateway: None,
+        routes: Vec::new(),
+        rx_checksum_offload: port.rx_checksum,
+        tx_checksum_offload: port.tx_checksum,
+        trust_checksum: port.trust_checksum,
+        max_flows: 4_096,
+        max_neighbors: 64,
+        msl: Duration::from_secs(1),
+        fin_timeout: Duration::from_secs(60),
+        synack_retries: 5,
+        syn_retries: 6,
+        user_timeout: Duration::from_secs(924),
+        orphan_timeout: Duration::from_secs(120),
+        ephemeral_ports: (32_768, 60_999),
+        tx_buffer_bytes: 64 << 10,
+        secret: [7; 16],
+    }
+}
+
+/// The program's view of `segments`, as process cell `cell`.
+pub(super) fn attach(segments: &Segments, cell: u32) -> Program {
+    Program::attach(
+        segments.control_fd().as_fd(),
+        segments.receive_fd().as_fd(),
+        cell,
+    )
+}
+
+impl Host {
+    fn new(address: Ipv4Addr, mut device: impl Device, layout: Layout) -> Self {
+        let stack = Stack::new(stack_config(address, &device));
+        let (rx, tx) = device.queue_pair(0).unwrap();
+        let mailbox = Arc::new(Mailbox::new().unwrap());
+        let status = Arc::new(LcoreStatus::default());
+        let segments = Arc::new(Segments::create(layout).unwrap());
+        mailbox.post(Mail::Attach {
+            owner: OWNER,
+            segments: Arc::clone(&segments),
+        });
+        mailbox.post(Mail::Process {
+            owner: OWNER,
+            cell: 0,
+        });
+        let lcore = Lcore::new(LcoreConfig {
+            stack,
+            rx,
+            tx,
+            mailbox: Arc::clone(&mailbox),
+            status: Arc::clone(&status),
+            idle: IdleConfig {
+                policy: IdlePolicy::Spin,
+                spin: Duration::ZERO,
+            },
+            shares_cpu: false,
+            somaxconn: 4_096,
+            now: Instant::from_millis(1),
+        });
+        Self {
+            lcore,
+            mailbox,
+            status,
+            program: attach(&segments, 0),
+            segments,
+        }
+    }
+}
+
+impl Lab {
+    pub(super) fn new() -> Self {
+        Self::with(
+            FaultConfig::none(),
+            Layout::for_flows(64, 64 << 10, 32 << 10),
+        )
+    }
+
+    pub(super) fn with(faults: FaultConfig, layout: Layout) -> Self {
+        let (a, b) = pair(faults, faults, 1_500);
+        assert!(BURST_MAX > 0);
+        let mut lab = Self {
+            now: Instant::from_millis(1),
+            server: Host::new(SERVER, a, layout),
+            client: Host::new(CLIENT, b, layout),
+        };
+        lab.server.lcore.announce();
+        lab.client.lcore.announce();
+        lab.turn();
+        lab
+    }
+
+    /// A turn of both lcores; 20 us pass, or a millisecond when there was nothing to do.
+    pub(super) fn turn(&mut self) {
+        let work = self.server.lcore.turn(self.now, Duration::ZERO)
+            + self.client.lcore.turn(self.now, Duration::ZERO);
+        let passed = if work == 0 { 1_000 } else { 20 };
+        self.now = self.now + Duration::from_micros(passed);
+    }
+
+    /// Turns until `done`, at most `seconds` of virtual time.
+    #[track_caller]
+    pub(super) fn until(&mut self, seconds: u64, mut done: impl FnMut(&Self) -> bool) {
+        let end = self.now + Duration::from_secs(seconds);
+        while !done(self) {
+            assert!(self.now < end, "nothing came of it in {seconds} s");
+            self.turn();
+        }
+    }
+
+    pub(super) fn turns(&mut self, count: usize) {
+        for _ in 0..count {
+            self.turn();
+        }
+    }
+
+    /// Makes a listener on the server.
+    #[track_caller]
+    pub(super) fn listen(&mut self, backlog: u32) -> u32 {
+        let listener = self.server.program.claim();
+        self.server.program.listen(listener, ENDPOINT, backlog);
+        self.until(1, |lab| lab.server.program.answer(listener).is_some());
+        assert_eq!(self.server.program.answer(listener), Some(0));
+        listener
+    }
+
+    /// Connects the client's program to `listener`: the client's object and the server's.
+    #[track_caller]
+    pub(super) fn connect(&mut self, listener: u32) -> (u32, u32) {
+        let out = self.client.program.claim();
+        self.client.program.connect(out, ENDPOINT);
+        self.until(5, |lab| {
+            lab.client.program.kind(out) == crate::channel::cell::kind::STREAM
+                && lab.server.program.bits(listener) != 0
+        });
+        (out, self.server.program.accept(listener).unwrap())
+    }
+}

@@ -1,0 +1,355 @@
+//! The lcore: a turn on one screen, and the thread that repeats it.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::clock::Clock;
+use super::counters::LcoreCounters;
+use super::family::{Family, Shared};
+use super::idle::{self, Idle, IdleConfig, Next};
+use super::mailbox::{Mail, Mailbox};
+use super::memory::Memory;
+use super::object::{FAMILIES_MAX, Token};
+use crate::device::{RxQueue, TxQueue};
+use crate::stack::{Change, Owner, Stack};
+use crate::time::{self, Instant};
+
+/// What an lcore is made of.
+pub struct LcoreConfig {
+    /// The protocol.
+    pub stack: Stack,
+    /// The receive half of its queue pair.
+    pub rx: Box<dyn RxQueue>,
+    /// The transmit half.
+    pub tx: Box<dyn TxQueue>,
+    /// How the control thread speaks to it.
+    pub mailbox: Arc<Mailbox>,
+    /// What the control thread may see of it.
+    pub status: Arc<LcoreStatus>,
+    /// How it idles.
+    pub idle: IdleConfig,
+    /// Others run on its CPU.
+    pub shares_cpu: bool,
+    /// `net.core.somaxconn`.
+    pub somaxconn: u32,
+    /// The time at the start.
+    pub now: Instant,
+}
+
+impl core::fmt::Debug for LcoreConfig {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        out.debug_struct("LcoreConfig")
+            .field("idle", &self.idle)
+            .field("shares_cpu", &self.shares_cpu)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the control thread may see of an lcore at any time.
+#[derive(Debug, Default)]
+pub struct LcoreStatus {
+    /// Counters.
+    pub counters: Arc<LcoreCounters>,
+    /// Flows of the stack, those in TIME-WAIT among them.
+    pub flows: AtomicUsize,
+    ended: Mutex<Vec<Owner>>,
+}
+
+impl LcoreStatus {
+    /// Takes the families that have ended since the last call: their numbers may be used again.
+    #[must_use]
+    pub fn take_ended(&self) -> Vec<Owner> {
+        core::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn push_ended(&self, owner: Owner) {
+        self.ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(owner);
+    }
+}
+
+/// An lcore: everything that one polling thread owns.
+pub struct Lcore {
+    /// Dropped before `memory`, whose rings it borrows.
+    stack: Stack,
+    memory: Memory,
+    families: Vec<Option<Family>>,
+    rx: Box<dyn RxQueue>,
+    tx: Box<dyn TxQueue>,
+    mailbox: Arc<Mailbox>,
+    status: Arc<LcoreStatus>,
+    mail: Vec<Mail>,
+    changes: Vec<Change>,
+    clock: Clock,
+    idle: Idle,
+    somaxconn: u32,
+    stopped: bool,
+}
+
+impl core::fmt::Debug for Lcore {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        out.debug_struct("Lcore")
+            .field("families", &self.families.len())
+            .field("stopped", &self.stopped)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Lcore {
+    /// An lcore without a family.
+    #[must_use]
+    pub fn new(config: LcoreConfig) -> Self {
+        Self {
+            stack: config.stack,
+            memory: Memory::new(Arc::clone(&config.status.counters)),
+            families: Vec::new(),
+            rx: config.rx,
+            tx: config.tx,
+            mailbox: config.mailbox,
+            status: config.status,
+            mail: Vec::new(),
+            changes: Vec::with_capacity(CHANGES_EXPECTED),
+            clock: Clock::new(config.now),
+            idle: Idle::new(config.idle, config.shares_cpu, config.now),
+            somaxconn: config.somaxconn,
+            stopped: false,
+        }
+    }
+
+    /// Says on the wire who we are (gratuitous ARP). Called once, before the first turn.
+    pub fn announce(&mut self) {
+        let now = self.clock.now();
+        self.stack.announce(now, self.tx.as_mut());
+        self.tx.flush(now);
+    }
+
+    /// One turn at real time `real`, of which `slept` was planned sleep. Returns how much was done; never blocks.
+    pub fn turn(&mut self, real: Instant, slept: Duration) -> usize {
+        if self.clock.advance(real, slept) {
+            self.status.counters.time_gaps.raise();
+        }
+        let now = self.clock.now();
+        let mut work = self.receive(now);
+        work += self.commands(now);
+        work += self.stack.expire(now, &mut self.memory, self.tx.as_mut());
+        work += self.stack.transmit(now, &mut self.memory, self.tx.as_mut());
+        self.tx.flush(now);
+        work += self.publish(now);
+        work += self.wake();
+        self.status.counters.turns.raise();
+        if work == 0 {
+            self.status.counters.turns_idle.raise();
+        }
+        work
+    }
+
+    fn receive(&mut self, now: Instant) -> usize {
+        let Self {
+            rx,
+            tx,
+            stack,
+            memory,
+            ..
+        } = self;
+        rx.rx_burst(now, &mut |frames| {
+            stack.ingress(now, frames, memory, tx.as_mut());
+        })
+    }
+
+    fn commands(&mut self, now: Instant) -> usize {
+        let mut work = 0;
+        if self.mailbox.has_mail() {
+            let mut mail = core::mem::take(&mut self.mail);
+            self.mailbox.take(&mut mail);
+            work += mail.len();
+            for one in mail.drain(..) {
+                self.open(now, one);
+            }
+            self.mail = mail;
+        }
+        for place in 0..self.families.len() {
+            work += self
+                .with(place, |family, shared| family.commands(now, shared))
+                .unwrap_or(0);
+        }
+        work
+    }
+
+    /// Runs `act` on the family at `place` with everything else of the lcore.
+    fn with<T>(
+        &mut self,
+        place: usize,
+        act: impl FnOnce(&mut Family, Shared<'_>) -> T,
+    ) -> Option<T> {
+        let family = self.families.get_mut(place)?.as_mut()?;
+        let shared = Shared {
+            stack: &mut self.stack,
+            memory: &mut self.memory,
+            tx: self.tx.as_mut(),
+            counters: &self.status.counters,
+            somaxconn: self.somaxconn,
+        };
+        Some(act(family, shared))
+    }
+
+    fn open(&mut self, now: Instant, mail: Mail) {
+        match mail {
+            Mail::Attach { owner, segments } => {
+                let place = owner.0 as usize;
+                if owner.0 >= FAMILIES_MAX {
+                    return crate::error!("families_max={FAMILIES_MAX} family={place} refused");
+                }
+                if place >= self.families.len() {
+                    self.families.resize_with(place + 1, || None);
+                }
+                self.memory.attach(owner, Arc::clone(&segments));
+                if let Some(family) = self.families.get_mut(place) {
+                    *family = Some(Family::new(owner, segments));
+                }
+            }
+            Mail::Process { owner, cell } => {
+                self.with(owner.0 as usize, |family, _| family.add_process(cell));
+            }
+            Mail::Waiter {
+                owner,
+                slot,
+                eventfd,
+            } => {
+                self.with(owner.0 as usize, |family, _| {
+                    family.add_waiter(slot, eventfd);
+                });
+            }
+            Mail::ProcessGone { owner, cell, pid } => {
+                self.with(owner.0 as usize, |family, shared| {
+                    family.process_gone(now, shared, cell, pid);
+                });
+            }
+            Mail::Detach { owner } => {
+                self.with(owner.0 as usize, |family, shared| {
+                    family.detach(now, shared);
+                });
+            }
+            Mail::Abandon { owner } => {
+                self.with(owner.0 as usize, |family, shared| {
+                    family.work(now, shared).abandon();
+                });
+            }
+            Mail::Neighbour => self.idle.share(),
+            Mail::Stop => self.stopped = true,
+        }
+    }
+
+    /// Tells the programs what became different.
+    fn publish(&mut self, now: Instant) -> usize {
+        let mut changes = core::mem::take(&mut self.changes);
+        self.stack.take_changes(&mut changes);
+        let count = changes.len();
+        for change in changes.drain(..) {
+            let (Change::Accepted { token, .. }
+            | Change::Flow { token, .. }
+            | Change::Gone { token, .. }) = change;
+            let Token { owner, object } = Token::unpack(token);
+            self.with(owner.0 as usize, |family, shared| {
+                let mut work = family.work(now, shared);
+                match change {
+                    Change::Accepted { listener, flow, .. } => {
+                        work.accepted(object, listener, flow);
+                    }
+                    Change::Flow { flow, .. } => work.changed(object, flow),
+                    Change::Gone { flow, .. } => work.gone(object, flow),
+                }
+            });
+        }
+        self.changes = changes;
+        count
+    }
+
+    /// One eventfd write for each sleeper, and the end of families that are over.
+    fn wake(&mut self) -> usize {
+        let mut work = 0;
+        for (place, slot) in (0u32..).zip(&mut self.families) {
+            let Some(family) = slot else {
+                continue;
+            };
+            work += family.wake(&self.status.counters);
+            if family.is_over() && self.memory.detach(Owner(place)) {
+                *slot = None;
+                self.status.push_ended(Owner(place));
+            }
+        }
+        self.status.flows.store(
+            self.stack.live_flows() + self.stack.resting_flows(),
+            Ordering::Relaxed,
+        );
+        work
+    }
+
+    /// Repeats turns until [`Mail::Stop`]; the body of the lcore thread.
+    pub fn run(&mut self) {
+        self.announce();
+        let mut slept = Duration::ZERO;
+        while !self.stopped {
+            let work = self.turn(time::monotonic(), slept);
+            slept = Duration::ZERO;
+            let can_sleep = self.rx.wait_fd().is_some();
+            match self.idle.next(self.clock.now(), work > 0, can_sleep) {
+                Next::Turn => core::hint::spin_loop(),
+                Next::Yield => rustix::thread::sched_yield(),
+                Next::Sleep => slept = self.sleep(),
+            }
+        }
+    }
+
+    /// Sleeps until a frame, a doorbell, a message or a timer; returns how long that was meant to be at most.
+    fn sleep(&mut self) -> Duration {
+        self.set_sleeping(true);
+        self.rx.arm(true);
+        // Whoever did something before it saw the flag is seen now.
+        let quiet = self.turn(time::monotonic(), Duration::ZERO) == 0
+            && !self.mailbox.has_mail()
+            && !self.families.iter().flatten().any(Family::is_calling);
+        let mut slept = Duration::ZERO;
+        if quiet {
+            self.status.counters.sleeps.raise();
+            slept = self.doze();
+        }
+        self.rx.arm(false);
+        self.set_sleeping(false);
+        slept
+    }
+
+    fn doze(&self) -> Duration {
+        let now = self.clock.now();
+        let due = [self.stack.next_timer(), self.rx.next_due()];
+        let limit = due.into_iter().flatten().min().map(|due| due.since(now));
+        let began = time::monotonic();
+        let bell = self.mailbox.eventfd().as_fd();
+        if let Err(errno) = idle::sleep(bell, self.rx.as_ref(), limit) {
+            // Then it polls: slower for others, but nothing is lost.
+            crate::error!("lcore cannot sleep errno={errno}");
+        }
+        self.mailbox.drain();
+        let passed = time::monotonic().since(began);
+        limit.map_or(passed, |limit| limit.min(passed))
+    }
+
+    fn set_sleeping(&self, sleeping: bool) {
+        for family in self.families.iter().flatten() {
+            family.set_sleeping(sleeping);
+        }
+    }
+
+    /// The loop has ended for good: every program is told and woken.
+    pub fn die(&self) {
+        for family in self.families.iter().flatten() {
+            family.die();
+        }
+    }
+}
+
+/// Changes between two turns that need no allocation.
+const CHANGES_EXPECTED: usize = 256;

@@ -1,0 +1,102 @@
+//! The data plane's CPUs against those that there are.
+
+use super::{Machine, Report};
+use crate::config::{Config, Idle, Progress, cpu_list};
+use crate::id::CpuId;
+
+/// Fewer CPUs than this are shared by program, host and kernel.
+const FEW_CPUS: usize = 4;
+
+pub(super) fn check(config: &Config, machine: &Machine, report: &mut Report) {
+    let online = &machine.online_cpus;
+    let key = "dpdk.core_list_global";
+    for cpu in config.dpdk.cores.iter().flatten() {
+        if !online.is_empty() && !online.contains(cpu) {
+            let what = format!("CPU {} does not run here", cpu.0);
+            report.error(key, what, format!("one of {}", cpu_list::show(online)));
+        } else if let Some(cpuset) = machine
+            .cpuset_cpus
+            .as_ref()
+            .filter(|cpuset| !cpuset.contains(cpu))
+        {
+            let what = format!("CPU {} is outside the cpuset of this process", cpu.0);
+            report.error(
+                key,
+                what,
+                format!("one of {}, or widen the cpuset", cpu_list::show(cpuset)),
+            );
+        }
+    }
+    let Some(cores) = &config.dpdk.cores else {
+        chosen(config, machine, report);
+        return;
+    };
+    let allowed = &machine.allowed_cpus;
+    if config.run.progress == Progress::Dedicated
+        && !allowed.is_empty()
+        && allowed.iter().all(|cpu| cores.contains(cpu))
+    {
+        let what = format!(
+            "CPU {} is all that this process may use, and the data plane polls it",
+            cpu_list::show(cores)
+        );
+        report.warning(
+            key,
+            what,
+            "start the program on other CPUs: taskset -c LIST",
+        );
+    } else if config.run.progress == Progress::Inline {
+        report.info(key, "only the helper thread uses it: with inline progress the program's threads drive the stack", "");
+    }
+    advise_few(config, machine, report);
+}
+
+/// Nothing is named: says what will be chosen (design section 4).
+fn chosen(config: &Config, machine: &Machine, report: &mut Report) {
+    if config.run.progress == Progress::Dedicated {
+        let cpuset = machine.cpuset_cpus.as_ref().unwrap_or(&machine.online_cpus);
+        let free = cpuset
+            .iter()
+            .filter(|cpu| !machine.allowed_cpus.contains(cpu))
+            .max_by_key(|cpu| cpu.0);
+        if let Some(CpuId(cpu)) = free {
+            report.info(
+                "dpdk.core_list_global",
+                format!("not given: a program started like this gets CPU {cpu} for its data plane"),
+                "",
+            );
+        } else if let Some(CpuId(cpu)) = cpuset.iter().max_by_key(|cpu| cpu.0) {
+            let what =
+                format!("not given: the data plane shares CPU {cpu} with the program, yielding");
+            report.info(
+                "dpdk.core_list_global",
+                what,
+                "taskset -c LIST leaves it a CPU of its own",
+            );
+        }
+    }
+    advise_few(config, machine, report);
+}
+
+fn advise_few(config: &Config, machine: &Machine, report: &mut Report) {
+    let count = machine.online_cpus.len();
+    if count == 0 || count >= FEW_CPUS {
+        return;
+    }
+    if config.run.idle == Idle::Spin {
+        let what = format!(
+            "\"spin\" on {count} CPUs takes one from the programs even when nothing happens"
+        );
+        report.warning("common.idle", what, "\"adaptive\"");
+    }
+    if config.run.progress == Progress::Dedicated {
+        let what = format!(
+            "\"dedicated\" on {count} CPUs: the data plane, the program and the kernel share them"
+        );
+        report.info(
+            "common.progress",
+            what,
+            "\"inline\" needs no CPU of its own",
+        );
+    }
+}

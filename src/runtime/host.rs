@@ -1,0 +1,106 @@
+//! The host process: limits, signals, title, then the control loop.
+
+use std::path::PathBuf;
+
+use rustix::fd::OwnedFd;
+use rustix::process::{Resource, Rlimit};
+
+use crate::config;
+use crate::errno::Errno;
+use crate::ffi::signal::EndSignals;
+use crate::host::{End, Server, ServerConfig};
+
+/// How this host was started.
+#[derive(Debug)]
+pub enum Start {
+    /// `knetd --private --control-fd N --program NAME`.
+    Private {
+        /// Our end of the program's control socket.
+        control: OwnedFd,
+        /// The program's name, for people.
+        program: String,
+    },
+    /// `knetd [--conf FILE] [--socket PATH]`.
+    System {
+        /// The config file.
+        conf: PathBuf,
+        /// Where to listen.
+        socket: PathBuf,
+    },
+}
+
+/// Runs a host to its end.
+///
+/// # Errors
+/// One line for the operator.
+pub fn run(start: Start) -> Result<End, String> {
+    raise_limits();
+    let signals = EndSignals::catch().map_err(|errno| format!("signals: {errno}"))?;
+    let server_config = match start {
+        Start::Private { control, program } => {
+            set_title(&program);
+            ServerConfig::Private { control }
+        }
+        Start::System { conf, socket } => {
+            set_title("system");
+            let config = config::load_file(&conf).map_err(|faults| faults.to_string())?;
+            make_folder(&socket)?;
+            ServerConfig::System {
+                config: Box::new(config),
+                socket,
+            }
+        }
+    };
+    let mut server = Server::new(server_config, Some(signals))?;
+    crate::info!("event=started version={}", crate::BUILD_VERSION);
+    let end = server
+        .run()
+        .map_err(|errno| format!("control loop: {errno}"))?;
+    crate::info!("event=ended reason={end:?}");
+    Ok(end)
+}
+
+/// Raises the soft limits that channel memory, descriptors and DMA memory run into; core size stays as it is.
+fn raise_limits() {
+    for resource in [Resource::Nofile, Resource::Fsize, Resource::Memlock] {
+        let limit = rustix::process::getrlimit(resource);
+        let without = Rlimit {
+            current: None,
+            maximum: None,
+        };
+        if rustix::process::setrlimit(resource, without) == Ok(()) {
+            continue;
+        }
+        // Nofile cannot be unlimited, and only root may raise the hard limit.
+        let raised = Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        };
+        if let Err(errno) = rustix::process::setrlimit(resource, raised) {
+            crate::warn!("limit={resource:?} event=not_raised errno={errno}");
+        }
+    }
+}
+
+/// The process's name in ps and top: `knetd: NAME`, cut to 15 bytes by the kernel.
+fn set_title(program: &str) {
+    let name = program.rsplit('/').next().unwrap_or(program);
+    let title = format!("knetd: {name}").replace('\0', "");
+    let Ok(title) = std::ffi::CString::new(title) else {
+        return;
+    };
+    if let Err(errno) = rustix::thread::set_name(&title) {
+        crate::debug!("event=no_title errno={errno}");
+    }
+}
+
+/// Makes the folder of the system's socket, where it is missing.
+fn make_folder(socket: &std::path::Path) -> Result<(), String> {
+    let Some(folder) = socket.parent() else {
+        return Ok(());
+    };
+    match rustix::fs::mkdir(folder, rustix::fs::Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(format!("folder {}: {errno}", folder.display())),
+    }
+}

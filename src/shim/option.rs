@@ -1,0 +1,304 @@
+//! getsockopt and setsockopt: the twin is asked first for its errno, then the stack is told.
+//!
+//! # Safety
+//! Arguments go to the original as they came, or through [`super::cvt`].
+
+#![allow(unsafe_code)]
+
+use core::ffi::{c_int, c_void};
+
+use libc::socklen_t;
+
+use super::cvt;
+use crate::channel::cell::{kind, option};
+use crate::channel::sync::Ordering;
+use crate::errno::Result;
+use crate::fd::options::{decode_linger, decode_micros, name};
+use crate::fd::{self, Socket, Target, twin};
+use crate::ffi::{real, sockopt};
+use crate::socket::options::{self, LINGER_ON, Options};
+use crate::socket::state;
+
+/// The kernel socket that knows whether an option is valid. Of an accepted connection it is the spare one: what is set
+/// there is never asked for.
+fn judge(fd: c_int, socket: Socket) -> Result<c_int> {
+    if socket.accepted {
+        twin::spare()
+    } else {
+        Ok(fd)
+    }
+}
+
+/// setsockopt(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    let Target::Socket(socket) = fd::target(fd) else {
+        // SAFETY: the caller's arguments, unchanged.
+        return unsafe { real::setsockopt(fd, level, name, value, len) };
+    };
+    let judge = match judge(fd, socket) {
+        Ok(judge) => judge,
+        Err(error) => return cvt::done(Err(error)),
+    };
+    // SAFETY: the caller's arguments, on another socket.
+    let result = unsafe { real::setsockopt(judge, level, name, value, len) };
+    if result != 0 {
+        return result;
+    }
+    // SAFETY: as the caller promises.
+    let bytes = unsafe { cvt::bytes(value, len as usize) };
+    cvt::done(bytes.and_then(|bytes| told(socket, judge, level, name, bytes)))
+}
+
+/// Tells the stack what the twin has accepted.
+fn told(socket: Socket, judge: c_int, level: c_int, name: c_int, bytes: &[u8]) -> Result<()> {
+    let (link, object) = (socket.link, socket.object);
+    let cell = state::cell(link, object)?;
+    let int = || {
+        bytes
+            .get(..4)
+            .and_then(|bytes| bytes.try_into().ok())
+            .map_or(0, i32::from_ne_bytes)
+    };
+    let number = || u32::try_from(int()).unwrap_or(0);
+    let bit = |bit| options::set_bit(link, object, bit, int() != 0);
+    // What the kernel made of it: clamped, doubled.
+    let as_kept = || {
+        sockopt::number(judge, level, name)
+            .ok()
+            .and_then(|kept| u32::try_from(kept).ok())
+    };
+    let word =
+        |store: &dyn Fn(&crate::channel::cell::OptionLine)| options::change(link, object, store);
+    match (level, name) {
+        (sockopt::SOCKET, name::KEEPALIVE) => bit(option::KEEPALIVE),
+        (sockopt::SOCKET, name::REUSEADDR) => bit(option::REUSEADDR),
+        (sockopt::SOCKET, name::REUSEPORT) => bit(option::REUSEPORT),
+        (sockopt::TCP, name::NODELAY) => bit(option::NODELAY),
+        (sockopt::TCP, name::CORK) => bit(option::CORK),
+        (sockopt::SOCKET, name::RCVBUF) => {
+            let kept = as_kept().unwrap_or(0);
+            word(&|line| line.rcvbuf.store(kept, Ordering::Relaxed))
+        }
+        (sockopt::SOCKET, name::SNDBUF) => {
+            let kept = as_kept().unwrap_or(0);
+            word(&|line| line.sndbuf.store(kept, Ordering::Relaxed))
+        }
+        (sockopt::TCP, name::KEEPIDLE) => {
+            word(&|line| line.keepidle_s.store(number(), Ordering::Relaxed))
+        }
+        (sockopt::TCP, name::KEEPINTVL) => {
+            word(&|line| line.keepintvl_s.store(number(), Ordering::Relaxed))
+        }
+        (sockopt::TCP, name::KEEPCNT) => {
+            word(&|line| line.keepcnt.store(number(), Ordering::Relaxed))
+        }
+        (sockopt::TCP, name::USER_TIMEOUT) => {
+            word(&|line| line.user_timeout_ms.store(number(), Ordering::Relaxed))
+        }
+        (sockopt::TCP, name::MAXSEG) => {
+            word(&|line| line.max_segment.store(number(), Ordering::Relaxed))
+        }
+        (sockopt::IP, name::TOS) => {
+            word(&|line| line.tos.store(number() & 0xff, Ordering::Relaxed))
+        }
+        (sockopt::IP, name::TTL) => word(&|line| line.ttl.store(number(), Ordering::Relaxed)),
+        (sockopt::SOCKET, name::RCVLOWAT) => {
+            cell.read.rcvlowat.store(number(), Ordering::Relaxed);
+            Ok(())
+        }
+        (sockopt::SOCKET, name::RCVTIMEO | RCVTIMEO_NEW) => {
+            cell.read
+                .rcvtimeo_us
+                .store(decode_micros(bytes).unwrap_or(0), Ordering::Relaxed);
+            Ok(())
+        }
+        (sockopt::SOCKET, name::SNDTIMEO | SNDTIMEO_NEW) => {
+            cell.read
+                .sndtimeo_us
+                .store(decode_micros(bytes).unwrap_or(0), Ordering::Relaxed);
+            Ok(())
+        }
+        (sockopt::SOCKET, name::LINGER) => {
+            cell.wish
+                .linger
+                .store(decode_linger(bytes).unwrap_or(0), Ordering::Relaxed);
+            Ok(())
+        }
+        // Valid, and without a meaning for the stack.
+        _ => Ok(()),
+    }
+}
+
+/// SO_RCVTIMEO_NEW and SO_SNDTIMEO_NEW: the same layout on 64-bit machines.
+const RCVTIMEO_NEW: c_int = 66;
+const SNDTIMEO_NEW: c_int = 67;
+
+/// getsockopt(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    let Target::Socket(socket) = fd::target(fd) else {
+        // SAFETY: the caller's arguments, unchanged.
+        return unsafe { real::getsockopt(fd, level, name, value, len) };
+    };
+    let mut buffer = [0; INFO_BYTES];
+    match told_by(socket, level, name, &mut buffer) {
+        // SAFETY: as the caller promises.
+        Ok(Some(bytes)) => cvt::done(unsafe { cvt::put_option(bytes, value, len) }),
+        Ok(None) => {
+            // SAFETY: the caller's arguments, unchanged; the twin has the right type, family and protocol.
+            unsafe { real::getsockopt(fd, level, name, value, len) }
+        }
+        Err(error) => cvt::done(Err(error)),
+    }
+}
+
+/// The value of an option that the stack or the cell knows; None = the twin's.
+fn told_by(
+    socket: Socket,
+    level: c_int,
+    name: c_int,
+    buffer: &mut [u8; INFO_BYTES],
+) -> Result<Option<&[u8]>> {
+    let (link, object) = (socket.link, socket.object);
+    let cell = state::cell(link, object)?;
+    let kept = Options::of(cell);
+    let has = |bit| Some(i32::from(kept.bits & bit != 0));
+    let positive = |value: u32| i32::try_from(value).ok().filter(|value| *value > 0);
+    let value = match (level, name) {
+        (sockopt::SOCKET, name::ERROR) => Some(options::take_error(link, object)?),
+        (sockopt::SOCKET, name::KEEPALIVE) => has(option::KEEPALIVE),
+        (sockopt::SOCKET, name::REUSEADDR) => has(option::REUSEADDR),
+        (sockopt::SOCKET, name::REUSEPORT) => has(option::REUSEPORT),
+        (sockopt::TCP, name::NODELAY) => has(option::NODELAY),
+        (sockopt::TCP, name::CORK) => has(option::CORK),
+        (sockopt::SOCKET, name::RCVBUF) => positive(kept.rcvbuf),
+        (sockopt::SOCKET, name::SNDBUF) => positive(kept.sndbuf),
+        (sockopt::SOCKET, name::RCVLOWAT) => positive(kept.rcvlowat.max(1)),
+        (sockopt::TCP, name::KEEPIDLE) => positive(kept.keepidle_s),
+        (sockopt::TCP, name::KEEPINTVL) => positive(kept.keepintvl_s),
+        (sockopt::TCP, name::KEEPCNT) => positive(kept.keepcnt),
+        (sockopt::TCP, name::USER_TIMEOUT) => i32::try_from(kept.user_timeout_ms).ok(),
+        (sockopt::TCP, name::MAXSEG) => {
+            let mss = cell.fact.mss.load(Ordering::Relaxed);
+            positive(if mss == 0 { kept.max_segment } else { mss })
+        }
+        (sockopt::IP, name::TOS) => i32::try_from(kept.tos).ok(),
+        (sockopt::IP, name::TTL) => positive(kept.ttl),
+        (sockopt::SOCKET, name::LINGER) => {
+            let seconds = i32::try_from(kept.linger & !LINGER_ON).unwrap_or(i32::MAX);
+            let on = i32::from(kept.linger & LINGER_ON != 0);
+            return Ok(Some(put(
+                buffer,
+                &[&on.to_ne_bytes(), &seconds.to_ne_bytes()],
+            )));
+        }
+        (sockopt::SOCKET, name::RCVTIMEO | RCVTIMEO_NEW) => {
+            return Ok(Some(put_micros(buffer, kept.rcvtimeo_us)));
+        }
+        (sockopt::SOCKET, name::SNDTIMEO | SNDTIMEO_NEW) => {
+            return Ok(Some(put_micros(buffer, kept.sndtimeo_us)));
+        }
+        (sockopt::TCP, name::INFO) => return info(socket, buffer).map(Some),
+        _ => None,
+    };
+    Ok(value.map(|value| put(buffer, &[&value.to_ne_bytes()])))
+}
+
+/// Lays parts one behind the other.
+fn put<'a>(buffer: &'a mut [u8; INFO_BYTES], parts: &[&[u8]]) -> &'a [u8] {
+    let mut used = 0;
+    for part in parts {
+        if let Some(place) = buffer.get_mut(used..used + part.len()) {
+            place.copy_from_slice(part);
+            used += part.len();
+        }
+    }
+    buffer.get(..used).unwrap_or(&[])
+}
+
+fn put_micros(buffer: &mut [u8; INFO_BYTES], micros: u64) -> &[u8] {
+    let (seconds, rest) = (micros / 1_000_000, micros % 1_000_000);
+    put(buffer, &[&seconds.to_ne_bytes(), &rest.to_ne_bytes()])
+}
+
+/// Bytes of struct tcp_info as of Linux 2.6, which every later one begins with.
+const INFO_BYTES: usize = 104;
+
+/// TCP_INFO from the facts of the stack.
+fn info(socket: Socket, buffer: &mut [u8; INFO_BYTES]) -> Result<&[u8]> {
+    let facts = options::info(socket.link, socket.object)?;
+    let cell = state::cell(socket.link, socket.object)?;
+    let listens = cell.host.kind.load(Ordering::Acquire) == kind::LISTENER;
+    let number = linux_state(facts.state, listens);
+    let mut at = |offset: usize, value: u32| {
+        if let Some(place) = buffer.get_mut(offset..offset + 4) {
+            place.copy_from_slice(&value.to_ne_bytes());
+        }
+    };
+    // tcpi_state is the first byte; snd_mss, unacked segments, pmtu, rtt, advmss, total_retrans at their places.
+    at(0, number);
+    at(16, facts.mss);
+    at(20, facts.mss);
+    let mss = u64::from(facts.mss.max(1));
+    at(
+        24,
+        u32::try_from(facts.unacked_bytes.div_ceil(mss)).unwrap_or(u32::MAX),
+    );
+    at(68, facts.srtt_us);
+    at(84, facts.mss);
+    at(100, facts.retransmits);
+    Ok(buffer)
+}
+
+/// The numbers of Linux' tcp_states.h for [`crate::stack::FlowState`].
+fn linux_state(flow: u32, listens: bool) -> u32 {
+    const LISTEN: u32 = 10;
+    const CLOSE: u32 = 7;
+    if listens {
+        return LISTEN;
+    }
+    match flow {
+        1 => 2,
+        2 => 3,
+        3 => 1,
+        4 => 4,
+        5 => 5,
+        6 => 8,
+        7 => 11,
+        8 => 9,
+        9 => 6,
+        _ => CLOSE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_have_the_numbers_of_linux() {
+        use crate::stack::FlowState;
+        assert_eq!(linux_state(FlowState::Established as u32, false), 1);
+        assert_eq!(linux_state(FlowState::CloseWait as u32, false), 8);
+        assert_eq!(linux_state(FlowState::TimeWait as u32, false), 6);
+        assert_eq!(linux_state(0, false), 7);
+        assert_eq!(linux_state(0, true), 10);
+    }
+}

@@ -1,0 +1,432 @@
+//! Making, binding, connecting, accepting and naming sockets.
+//!
+//! # Safety
+//! Arguments go to the original as they came, or through [`super::cvt`].
+
+#![allow(unsafe_code)]
+
+use core::ffi::c_int;
+use core::net::SocketAddrV4;
+
+use libc::{sockaddr, socklen_t};
+
+use super::cvt;
+use crate::channel::cell::kind;
+use crate::channel::sync::Ordering;
+use crate::errno::{Errno, Result};
+use crate::fd::route::{self, Routed};
+use crate::fd::table;
+use crate::fd::{self, Socket, Target, options, twin};
+use crate::ffi::{descriptor, errno, real};
+use crate::readiness::event;
+use crate::socket::close::How;
+use crate::socket::{close, connect as connecting, listener, state};
+
+/// The bits of a socket type that are flags.
+const TYPE_FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+
+/// socket(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: numbers only.
+    let fd = unsafe { real::socket(domain, kind, protocol) };
+    if fd < 0 {
+        return fd;
+    }
+    let tcp = domain == libc::AF_INET
+        && kind & !TYPE_FLAGS == libc::SOCK_STREAM
+        && (protocol == 0 || protocol == libc::IPPROTO_TCP);
+    if tcp {
+        let saved = errno::save();
+        fd::made_socket(fd);
+        errno::restore(saved);
+    } else {
+        fd::drop_stale(fd);
+    }
+    fd
+}
+
+/// bind(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the caller's arguments, unchanged.
+    let kernel = || unsafe { real::bind(fd, address, len) };
+    match fd::target(fd) {
+        Target::Undecided(record) => {
+            // SAFETY: as the caller promises.
+            match unsafe { cvt::ipv4(address, len) } {
+                Some(wanted) => route::bind(record, fd, wanted, kernel),
+                None => kernel(),
+            }
+        }
+        // inet_bind of a socket that is bound or connected already.
+        Target::Socket(_) => cvt::done(Err(Errno::INVAL)),
+        Target::Kernel | Target::Epoll(_) => kernel(),
+    }
+}
+
+/// listen(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
+    // SAFETY: numbers only.
+    let kernel = || unsafe { real::listen(fd, backlog) };
+    loop {
+        match fd::target(fd) {
+            Target::Undecided(record) => match route::listen(record, fd, backlog, kernel) {
+                Routed::Kernel(result) => return result,
+                Routed::Stack(result) => return cvt::done(result),
+                Routed::Again => {}
+            },
+            Target::Socket(socket) => return cvt::done(listen_again(socket, backlog, kernel)),
+            Target::Kernel | Target::Epoll(_) => return kernel(),
+        }
+    }
+}
+
+/// A second listen changes the backlog; of a connection it is refused.
+fn listen_again(socket: Socket, backlog: c_int, kernel: impl Fn() -> c_int) -> Result<()> {
+    let cell = state::cell(socket.link, socket.object)?;
+    if cell.host.kind.load(Ordering::Acquire) != kind::LISTENER {
+        return Err(Errno::INVAL);
+    }
+    if kernel() != 0 {
+        return Err(errno::last());
+    }
+    let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
+    listener::set_backlog(socket.link, socket.object, backlog)
+}
+
+/// connect(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the caller's arguments, unchanged.
+    let kernel = || unsafe { real::connect(fd, address, len) };
+    loop {
+        match fd::target(fd) {
+            Target::Undecided(record) => {
+                // SAFETY: as the caller promises.
+                let Some(remote) = (unsafe { cvt::ipv4(address, len) }) else {
+                    return kernel();
+                };
+                match route::connect(record, fd, remote, kernel) {
+                    Routed::Kernel(result) => return result,
+                    Routed::Stack(Err(error)) => return cvt::done(Err(error)),
+                    Routed::Stack(Ok(())) => match fd::target(fd) {
+                        Target::Socket(socket) => return cvt::done(finish(socket)),
+                        // Closed by another thread meanwhile.
+                        _ => return cvt::done(Err(Errno::BADF)),
+                    },
+                    Routed::Again => {}
+                }
+            }
+            Target::Socket(socket) => {
+                // SAFETY: as the caller promises.
+                let remote = unsafe { cvt::ipv4(address, len) };
+                // SAFETY: as the caller promises.
+                let dissolve = unsafe { cvt::is_unspec(address, len) };
+                return cvt::done(connect_on(fd, socket, remote, dissolve));
+            }
+            Target::Kernel | Target::Epoll(_) => return kernel(),
+        }
+    }
+}
+
+/// Waits for the end of a connection attempt, or says that it goes on.
+fn finish(socket: Socket) -> Result<()> {
+    use connecting::Progress;
+
+    if is_nonblocking(socket)?
+        && connecting::progress(socket.link, socket.object)? == Progress::Going
+    {
+        return Err(Errno::INPROGRESS);
+    }
+    connecting::wait(socket.link, socket.object)
+}
+
+/// connect(2) of a socket that is routed already (inet_stream_connect).
+fn connect_on(
+    fd: c_int,
+    socket: Socket,
+    remote: Option<SocketAddrV4>,
+    dissolve: bool,
+) -> Result<()> {
+    use connecting::Progress;
+
+    let cell = state::cell(socket.link, socket.object)?;
+    if cell.host.kind.load(Ordering::Acquire) == kind::LISTENER {
+        return Err(Errno::ISCONN);
+    }
+    if dissolve {
+        // DEVIATION: connect(2) with AF_UNSPEC ends the connection; the number stays with it and cannot be used again.
+        return close::shutdown(socket.link, socket.object, How::Both);
+    }
+    match connecting::progress(socket.link, socket.object)? {
+        Progress::Connected => Err(Errno::ISCONN),
+        Progress::Going if is_nonblocking(socket)? => Err(Errno::ALREADY),
+        Progress::Going => connecting::wait(socket.link, socket.object),
+        Progress::Failed => {
+            if let Some(error) = state::take_error(cell) {
+                return Err(error);
+            }
+            let remote = remote.ok_or(Errno::INVAL)?;
+            let object = route::connect_again(fd, socket, remote)?;
+            finish(Socket { object, ..socket })
+        }
+    }
+}
+
+/// Whether the open file description says not to block.
+pub(super) fn is_nonblocking(socket: Socket) -> Result<bool> {
+    let cell = state::cell(socket.link, socket.object)?;
+    Ok(twin::is_nonblocking(
+        cell.read.status_flags.load(Ordering::Relaxed),
+    ))
+}
+
+/// accept(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    match fd::target(fd) {
+        // SAFETY: as the caller promises.
+        Target::Socket(socket) => unsafe { accept_on(fd, socket, address, len, 0) },
+        _ => {
+            // SAFETY: the caller's arguments, unchanged.
+            let made = unsafe { real::accept(fd, address, len) };
+            if made >= 0 {
+                fd::drop_stale(made);
+            }
+            made
+        }
+    }
+}
+
+/// accept4(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn accept4(
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    match fd::target(fd) {
+        // SAFETY: as the caller promises.
+        Target::Socket(socket) => unsafe { accept_on(fd, socket, address, len, flags) },
+        _ => {
+            // SAFETY: the caller's arguments, unchanged.
+            let made = unsafe { real::accept4(fd, address, len, flags) };
+            if made >= 0 {
+                fd::drop_stale(made);
+            }
+            made
+        }
+    }
+}
+
+/// accept4(2) of an accelerated listener.
+///
+/// # Safety
+/// As for the C function.
+unsafe fn accept_on(
+    fd: c_int,
+    socket: Socket,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    if flags & !TYPE_FLAGS != 0 {
+        return cvt::done(Err(Errno::INVAL));
+    }
+    // SAFETY: as the caller promises.
+    if let Err(error) = unsafe { cvt::check_address_room(address, len) } {
+        return cvt::done(Err(error));
+    }
+    match take(fd, socket, flags) {
+        Ok(Taken::Stream(made, peer)) => {
+            // SAFETY: as the caller promises; checked above.
+            let put = unsafe { cvt::put_address(peer, address, len) };
+            // Checked above, so it cannot fail; the connection is there in any case.
+            cvt::answer(put.map(|()| made))
+        }
+        Ok(Taken::Kernel(made)) => {
+            fd::drop_stale(made);
+            // SAFETY: as the caller promises.
+            if !address.is_null() && unsafe { real::getpeername(made, address, len) } != 0 {
+                // Reset already: Linux gives the address that it had; nobody can use it.
+                crate::debug!("accept: the peer of descriptor {made} is gone");
+            }
+            made
+        }
+        Err(error) => cvt::done(Err(error)),
+    }
+}
+
+enum Taken {
+    /// From the stack.
+    Stream(c_int, SocketAddrV4),
+    /// From the kernel twin of a wildcard listener.
+    Kernel(c_int),
+}
+
+/// Takes a connection. The number comes first: with none left the connection stays queued (accept(2), EMFILE).
+fn take(fd: c_int, socket: Socket, flags: c_int) -> Result<Taken> {
+    let (link, object) = (socket.link, socket.object);
+    let cell = state::cell(link, object)?;
+    if cell.host.kind.load(Ordering::Acquire) != kind::LISTENER && !link.is_dead() {
+        return Err(Errno::INVAL);
+    }
+    let nonblocking = is_nonblocking(socket)?;
+    let deadline = state::deadline(&cell.read.rcvtimeo_us);
+    let twin = socket.merged.then_some(fd);
+    loop {
+        let ready = || state::bits(link, object) & (event::IN | event::HUP) != 0 || link.is_dead();
+        if ready() {
+            match take_from_stack(socket, flags) {
+                Err(Errno::AGAIN) => {}
+                other => return other,
+            }
+        }
+        if let Some(twin) = twin {
+            // SAFETY: null pointers ask for no address; the twin never blocks.
+            let made =
+                unsafe { real::accept4(twin, core::ptr::null_mut(), core::ptr::null_mut(), flags) };
+            match if made >= 0 {
+                Ok(made)
+            } else {
+                Err(errno::last())
+            } {
+                Ok(made) => return Ok(Taken::Kernel(made)),
+                Err(Errno::AGAIN) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if nonblocking {
+            return Err(Errno::AGAIN);
+        }
+        state::until(link, object, twin, deadline, &mut || ready())?;
+    }
+}
+
+fn take_from_stack(socket: Socket, flags: c_int) -> Result<Taken> {
+    let (link, listener_object) = (socket.link, socket.object);
+    let number = twin::number(flags & libc::SOCK_CLOEXEC != 0)?;
+    let accepted = listener::accept(link, listener_object, None, true, None);
+    let (object, peer) = match accepted {
+        Ok(listener::Accepted::Stream(object, peer)) => (object, peer),
+        Ok(listener::Accepted::Kernel) => {
+            descriptor::close(number);
+            return Err(Errno::AGAIN);
+        }
+        Err(error) => {
+            descriptor::close(number);
+            return Err(error);
+        }
+    };
+    if flags & libc::SOCK_NONBLOCK != 0
+        && let Some(cell) = object.cell(link)
+    {
+        let bits = u32::try_from(libc::O_NONBLOCK).unwrap_or(0);
+        cell.read.status_flags.fetch_or(bits, Ordering::Relaxed);
+    }
+    let stream = Socket {
+        link,
+        object,
+        merged: false,
+        accepted: true,
+    };
+    fd::release(table::exchange(number, stream.entry()));
+    Ok(Taken::Stream(number, peer))
+}
+
+/// shutdown(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
+    match fd::target(fd) {
+        Target::Socket(socket) => {
+            let how = match how {
+                libc::SHUT_RD => How::Read,
+                libc::SHUT_WR => How::Write,
+                libc::SHUT_RDWR => How::Both,
+                _ => return cvt::done(Err(Errno::INVAL)),
+            };
+            let result = close::shutdown(socket.link, socket.object, how);
+            if result.is_ok() && !socket.accepted && how != How::Write {
+                // The twin of a listener stops listening as well; of a connection it is not connected.
+                twin::stop_listening(fd);
+            }
+            cvt::done(result)
+        }
+        // SAFETY: numbers only.
+        _ => unsafe { real::shutdown(fd, how) },
+    }
+}
+
+/// getsockname(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    match fd::target(fd) {
+        Target::Socket(socket) => {
+            let local = listener::local_address(socket.link, socket.object);
+            // SAFETY: as the caller promises.
+            cvt::done(local.and_then(|local| unsafe { put_name(local, address, len) }))
+        }
+        // SAFETY: the caller's arguments, unchanged.
+        _ => unsafe { real::getsockname(fd, address, len) },
+    }
+}
+
+/// getpeername(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    match fd::target(fd) {
+        Target::Socket(socket) => {
+            let peer = listener::peer_address(socket.link, socket.object);
+            // SAFETY: as the caller promises.
+            cvt::done(peer.and_then(|peer| unsafe { put_name(peer, address, len) }))
+        }
+        // SAFETY: the caller's arguments, unchanged.
+        _ => unsafe { real::getpeername(fd, address, len) },
+    }
+}
+
+/// An address that must be written: unlike accept, null is EFAULT.
+unsafe fn put_name(name: SocketAddrV4, address: *mut sockaddr, len: *mut socklen_t) -> Result<()> {
+    if address.is_null() {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: as the caller promises.
+    unsafe { cvt::put_address(name, address, len) }
+}
+
+/// The status flags of the open file description, as F_GETFL gives them.
+pub(super) fn status_flags(socket: Socket) -> Result<u32> {
+    let cell = state::cell(socket.link, socket.object)?;
+    let settable = cell.read.status_flags.load(Ordering::Relaxed) & options::SETTABLE;
+    Ok(settable | u32::try_from(libc::O_RDWR).unwrap_or(0))
+}
+
+/// F_SETFL.
+pub(super) fn set_status_flags(socket: Socket, flags: u32) -> Result<()> {
+    let cell = state::cell(socket.link, socket.object)?;
+    cell.read
+        .status_flags
+        .store(flags & options::SETTABLE, Ordering::Relaxed);
+    Ok(())
+}

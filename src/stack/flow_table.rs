@@ -1,0 +1,454 @@
+//! All flows of a stack: one hot line a flow, the cold part apart, and the hash that finds them.
+//!
+//! The hash is keyed, so that a peer cannot choose collisions. Lookup, insert and remove are O(1).
+
+use core::net::Ipv4Addr;
+#[cfg(test)]
+use core::net::SocketAddrV4;
+
+use super::api::{FlowOptions, FlowState};
+use super::buffers::Held;
+use super::changes::ChangeMark;
+use super::demux::FlowKey;
+use super::flow::Engine;
+use super::siphash::siphash;
+use super::tracker::{Meter, Track};
+use super::watchdog::Watchdog;
+use crate::errno::Errno;
+use crate::id::{FlowId, ListenerId};
+
+/// Who has the flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// Nobody; the index is free.
+    Free,
+    /// The handshake of a passive flow runs.
+    HalfOpen,
+    /// Established, waits for accept.
+    Queued,
+    /// The program has it (connected by it, or accepted).
+    Owned,
+    /// The program has let go of it.
+    Orphan,
+}
+
+/// What every segment of a flow touches: one cache line.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Hot {
+    /// The connection.
+    pub(crate) key: FlowKey,
+    /// Raised each time the index is freed.
+    pub(crate) generation: u32,
+    /// The TCP engine.
+    pub(crate) engine: Engine,
+    /// Sequence numbers for the guard.
+    pub(crate) track: Track,
+    /// Next hop.
+    pub(crate) mac: [u8; 6],
+    /// Who has the flow.
+    pub(crate) phase: Phase,
+    /// [`Flags`].
+    pub(crate) flags: Flags,
+}
+
+const _: () = assert!(size_of::<Hot>() == 64);
+
+/// Small facts of a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Flags(u8);
+
+impl Flags {
+    /// Stands in the dirty list.
+    pub(crate) const DIRTY: Self = Self(1);
+    /// The peer is one of our own addresses.
+    pub(crate) const LOOPED: Self = Self(2);
+    /// The next hop's MAC is not known yet; nothing is sent.
+    pub(crate) const UNRESOLVED: Self = Self(4);
+    /// Out of the hash: the connection is over, only the program still reads.
+    pub(crate) const DETACHED: Self = Self(8);
+    /// Ring memory was refused; asked for again later.
+    pub(crate) const STARVED: Self = Self(16);
+    /// An acknowledgement is owed unless a segment leaves first.
+    pub(crate) const ACK_OWED: Self = Self(32);
+    /// Made by connect.
+    pub(crate) const ACTIVE: Self = Self(64);
+
+    /// Whether `flag` is set.
+    pub(crate) fn has(self, flag: Self) -> bool {
+        self.0 & flag.0 != 0
+    }
+
+    /// Sets `flag`.
+    pub(crate) fn set(&mut self, flag: Self) {
+        self.0 |= flag.0;
+    }
+
+    /// Clears `flag`.
+    pub(crate) fn clear(&mut self, flag: Self) {
+        self.0 &= !flag.0;
+    }
+}
+
+/// What is touched less often.
+#[derive(Debug)]
+pub(crate) struct Cold {
+    /// The lcore's number.
+    pub(crate) token: u32,
+    /// Its memory, and whose it is.
+    pub(crate) held: Held,
+    /// The listener it came through.
+    pub(crate) listener: Option<ListenerId>,
+    /// Options.
+    pub(crate) options: FlowOptions,
+    /// Stream offset that the program has read up to.
+    pub(crate) consumed: u64,
+    /// Bytes received in order.
+    pub(crate) rx_total: u64,
+    /// Bytes taken by `send`.
+    pub(crate) tx_total: u64,
+    /// Of those, acknowledged.
+    pub(crate) tx_acked: u64,
+    /// State seen last.
+    pub(crate) state: FlowState,
+    /// The peer's FIN came.
+    pub(crate) rx_finished: bool,
+    /// Our FIN was acknowledged.
+    pub(crate) tx_finished: bool,
+    /// Why it ended.
+    pub(crate) error: Option<Errno>,
+    /// The last ICMP error that did not end it (RFC 1122 4.2.3.9).
+    pub(crate) soft_error: Option<Errno>,
+    /// Class of the path's MTU.
+    pub(crate) mtu_class: u8,
+    /// The peer advertised a closed window last.
+    pub(crate) window_closed: bool,
+    /// Next hop.
+    pub(crate) next_hop: Ipv4Addr,
+    /// Place in the list of changes.
+    pub(crate) mark: ChangeMark,
+    /// Times.
+    pub(crate) watchdog: Watchdog,
+    /// Bookkeeping.
+    pub(crate) meter: Meter,
+}
+
+impl Cold {
+    fn vacant() -> Self {
+        Self {
+            token: 0,
+            held: Held::default(),
+            listener: None,
+            options: FlowOptions::default(),
+            consumed: 0,
+            rx_total: 0,
+            tx_total: 0,
+            tx_acked: 0,
+            state: FlowState::Closed,
+            rx_finished: false,
+            tx_finished: false,
+            error: None,
+            soft_error: None,
+            mtu_class: 0,
+            window_closed: false,
+            next_hop: Ipv4Addr::UNSPECIFIED,
+            mark: ChangeMark::default(),
+            watchdog: Watchdog::default(),
+            meter: Meter::default(),
+        }
+    }
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct FlowTable {
+    hot: Vec<Hot>,
+    cold: Vec<Cold>,
+    free: Vec<u32>,
+    limit: usize,
+    /// Upper half: hash; lower half: index plus one, 0 = empty. A power of two, at most half full.
+    slots: Vec<u64>,
+    secret: [u8; 16],
+    live: usize,
+}
+
+impl FlowTable {
+    /// Makes a table for `limit` flows at most. Memory is touched as flows are made.
+    pub(crate) fn new(limit: usize, secret: [u8; 16]) -> Self {
+        let limit = limit.clamp(1, FLOWS_MAX);
+        Self {
+            hot: Vec::with_capacity(limit),
+            cold: Vec::with_capacity(limit),
+            free: Vec::new(),
+            limit,
+            slots: vec![0; (limit * 2).next_power_of_two()],
+            secret,
+            live: 0,
+        }
+    }
+
+    /// Both parts of a flow.
+    pub(crate) fn parts(&mut self, index: u32) -> Option<(&mut Hot, &mut Cold)> {
+        Some((
+            self.hot.get_mut(index as usize)?,
+            self.cold.get_mut(index as usize)?,
+        ))
+    }
+
+    /// Both parts of a flow, to look at.
+    pub(crate) fn look(&self, index: u32) -> Option<(&Hot, &Cold)> {
+        Some((
+            self.hot.get(index as usize)?,
+            self.cold.get(index as usize)?,
+        ))
+    }
+
+    /// The hot part of a flow.
+    pub(crate) fn hot(&self, index: u32) -> Option<&Hot> {
+        self.hot.get(index as usize)
+    }
+
+    /// The index behind an id that is still good.
+    pub(crate) fn resolve(&self, id: FlowId) -> Option<u32> {
+        let hot = self.hot(id.index)?;
+        (hot.generation == id.generation && hot.phase != Phase::Free).then_some(id.index)
+    }
+
+    /// The id of a flow.
+    pub(crate) fn id(&self, index: u32) -> FlowId {
+        FlowId {
+            index,
+            generation: self.hot(index).map_or(0, |hot| hot.generation),
+        }
+    }
+
+    /// Flows that exist.
+    pub(crate) fn live(&self) -> usize {
+        self.live
+    }
+
+    /// Whether no further flow can be made.
+    pub(crate) fn is_full(&self) -> bool {
+        self.live >= self.limit
+    }
+
+    /// All flows that exist.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Hot, &Cold)> {
+        (0_u32..)
+            .zip(self.hot.iter().zip(&self.cold))
+            .filter(|(_, (hot, _))| hot.phase != Phase::Free)
+            .map(|(index, (hot, cold))| (index, hot, cold))
+    }
+
+    /// Takes a free index for `key` and puts it into the hash. None when the table is full.
+    pub(crate) fn insert(&mut self, key: FlowKey, engine: Engine, phase: Phase) -> Option<u32> {
+        if self.is_full() {
+            return None;
+        }
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                let index = u32::try_from(self.hot.len()).ok()?;
+                self.hot.push(Hot {
+                    key,
+                    generation: 0,
+                    engine: Engine::vacant(),
+                    track: Track::default(),
+                    mac: [0; 6],
+                    phase: Phase::Free,
+                    flags: Flags::default(),
+                });
+                self.cold.push(Cold::vacant());
+                index
+            }
+        };
+        let (hot, cold) = self.parts(index)?;
+        hot.key = key;
+        hot.engine = engine;
+        hot.track = Track::default();
+        hot.mac = [0; 6];
+        hot.phase = phase;
+        hot.flags = Flags::default();
+        let meter = core::mem::take(&mut cold.meter);
+        *cold = Cold {
+            meter,
+            ..Cold::vacant()
+        };
+        self.live += 1;
+        self.link(index, key);
+        Some(index)
+    }
+
+    /// Frees an index. The engine is dropped, and with it the last hold on the ring.
+    pub(crate) fn remove(&mut self, index: u32) {
+        self.detach(index);
+        if let Some(hot) = self.hot.get_mut(index as usize)
+            && hot.phase != Phase::Free
+        {
+            hot.engine.clear();
+            hot.phase = Phase::Free;
+            hot.generation = hot.generation.wrapping_add(1);
+            self.live -= 1;
+            self.free.push(index);
+        }
+    }
+
+    /// Takes a flow out of the hash, so that its endpoints are free. Does nothing the second time.
+    pub(crate) fn detach(&mut self, index: u32) {
+        let Some(hot) = self.hot.get_mut(index as usize) else {
+            return;
+        };
+        if hot.flags.has(Flags::DETACHED) || hot.phase == Phase::Free {
+            return;
+        }
+        hot.flags.set(Flags::DETACHED);
+        let key = hot.key;
+        self.unlink(index, key);
+    }
+
+    fn hash(&self, key: FlowKey) -> u32 {
+        let hash = siphash(&self.secret, &key.to_bytes());
+        u32::try_from(hash >> 32).unwrap_or(0)
+    }
+
+    fn mask(&self) -> usize {
+        self.slots.len() - 1
+    }
+
+    /// The flow of a connection.
+    pub(crate) fn lookup(&self, key: FlowKey) -> Option<u32> {
+        let hash = self.hash(key);
+        let mut at = hash as usize & self.mask();
+        loop {
+            let (other, index) = split(*self.slots.get(at)?)?;
+            if other == hash && self.hot(index).is_some_and(|hot| hot.key == key) {
+                return Some(index);
+            }
+            at = (at + 1) & self.mask();
+        }
+    }
+
+    fn link(&mut self, index: u32, key: FlowKey) {
+        let hash = self.hash(key);
+        let mask = self.mask();
+        let mut at = hash as usize & mask;
+        // At most half full, so there is an empty slot.
+        while let Some(slot) = self.slots.get_mut(at) {
+            if *slot == 0 {
+                *slot = u64::from(hash) << 32 | u64::from(index + 1);
+                return;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Removes a slot and moves the ones behind it up, so that no tombstones pile up.
+    fn unlink(&mut self, index: u32, key: FlowKey) {
+        let mask = self.mask();
+        let mut hole = self.hash(key) as usize & mask;
+        loop {
+            match self.slots.get(hole).and_then(|slot| split(*slot)) {
+                Some((_, other)) if other == index => break,
+                Some(_) => hole = (hole + 1) & mask,
+                None => return,
+            }
+        }
+        let mut at = hole;
+        loop {
+            at = (at + 1) & mask;
+            let Some(slot) = self.slots.get(at).copied() else {
+                return;
+            };
+            let Some((hash, _)) = split(slot) else { break };
+            let home = hash as usize & mask;
+            // The entry may fill the hole unless its home lies behind the hole.
+            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
+                if let Some(place) = self.slots.get_mut(hole) {
+                    *place = slot;
+                }
+                hole = at;
+            }
+        }
+        if let Some(place) = self.slots.get_mut(hole) {
+            *place = 0;
+        }
+    }
+}
+
+/// Hash and index of a slot, None when it is empty.
+fn split(slot: u64) -> Option<(u32, u32)> {
+    let index = u32::try_from(slot & 0xffff_ffff).ok()?.checked_sub(1)?;
+    Some((u32::try_from(slot >> 32).ok()?, index))
+}
+
+/// Indices must fit the timer wheel and the slots.
+const FLOWS_MAX: usize = 1 << 24;
+
+/// A key made of plain numbers, for tests.
+#[cfg(test)]
+pub(crate) fn key(local: u16, remote: u32) -> FlowKey {
+    let [_, a, b, c] = (remote >> 8).to_be_bytes();
+    FlowKey {
+        local: SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), local),
+        remote: SocketAddrV4::new(
+            Ipv4Addr::new(10, a, b, c),
+            u16::try_from(remote & 0xff).unwrap_or(0) + 1,
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::stack::seeded::Seeded;
+
+    #[test]
+    fn the_table_agrees_with_a_map_under_churn() {
+        let mut random = Seeded::new(11);
+        let mut table = FlowTable::new(300, [7; 16]);
+        let mut model: HashMap<FlowKey, FlowId> = HashMap::new();
+        for _ in 0..60_000 {
+            let key = key(80, u32::try_from(random.below(700)).unwrap());
+            match model.get(&key).copied() {
+                Some(id) if random.below(2) == 0 => {
+                    table.remove(id.index);
+                    assert_eq!(table.resolve(id), None);
+                    model.remove(&key);
+                }
+                Some(id) => assert_eq!(table.lookup(key), Some(id.index)),
+                None => {
+                    assert_eq!(table.lookup(key), None);
+                    let made = table.insert(key, Engine::vacant(), Phase::Owned);
+                    assert_eq!(made.is_none(), model.len() == 300);
+                    if let Some(index) = made {
+                        model.insert(key, table.id(index));
+                    }
+                }
+            }
+            assert_eq!(table.live(), model.len());
+        }
+        for (key, id) in &model {
+            assert_eq!(table.lookup(*key), Some(id.index));
+            assert_eq!(table.resolve(*id), Some(id.index));
+        }
+        assert_eq!(table.iter().count(), model.len());
+    }
+
+    #[test]
+    fn a_detached_flow_is_not_found_and_its_endpoints_are_free() {
+        let mut table = FlowTable::new(4, [0; 16]);
+        let old = table
+            .insert(key(80, 1), Engine::vacant(), Phase::Owned)
+            .unwrap();
+        table.detach(old);
+        table.detach(old);
+        assert_eq!(table.lookup(key(80, 1)), None);
+        let new = table
+            .insert(key(80, 1), Engine::vacant(), Phase::Owned)
+            .unwrap();
+        table.remove(old);
+        assert_eq!(table.lookup(key(80, 1)), Some(new));
+    }
+}

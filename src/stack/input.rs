@@ -1,0 +1,535 @@
+//! Frames in: classify and look up the whole burst, then guard, feed and draw the consequences.
+
+use core::hint::black_box;
+
+use super::api::{Change, FlowMemory, FlowState};
+use super::demux::{Class, TcpFlags, TcpFrame, classify, classify_looped};
+use super::flow::Panicked;
+use super::flow_table::{Cold, Flags, Hot, Phase};
+use super::frame::Checksums;
+use super::guard::{Action, Trim, View, judge, refresh_ack, trim};
+use super::interface::{Interface, Outlet, Wire, seal};
+use super::listener::Listener;
+use super::patch;
+use super::segment::{self, ControlSegment};
+use super::stack::{Io, Stack};
+use super::tracker::ahead;
+use crate::device::{RxFrame, TxQueue};
+use crate::errno::Errno;
+use crate::time::Instant;
+
+impl Stack {
+    /// Takes a burst of received frames. The whole burst is classified, then looked up, then processed in order.
+    pub fn ingress(
+        &mut self,
+        now: Instant,
+        frames: &mut [RxFrame<'_>],
+        memory: &mut dyn FlowMemory,
+        tx: &mut dyn TxQueue,
+    ) {
+        self.tx_slots = self.tx_slots.max(tx.room());
+        // A reply made while a segment is processed is lost without a buffer.
+        if tx.room() < frames.len() {
+            tx.flush(now);
+        }
+        let mut burst = core::mem::take(&mut self.burst);
+        burst.clear();
+        burst.extend(
+            frames
+                .iter()
+                .map(|frame| (classify(frame.bytes, frame.meta, &self.rules), None)),
+        );
+        for (class, flow) in &mut burst {
+            if let Class::Tcp(frame) = class {
+                *flow = self.table.lookup(frame.key);
+            }
+        }
+        // Touching all first lets the cache misses of the burst overlap.
+        for index in burst.iter().filter_map(|(_, flow)| *flow) {
+            if let Some((hot, cold)) = self.table.look(index) {
+                black_box((hot.engine.facts().state, cold.meter.window));
+            }
+        }
+        let mut io = Io { now, memory, tx };
+        for (frame, (class, flow)) in frames.iter_mut().zip(burst.drain(..)) {
+            self.counters.rx_frames.raise();
+            self.receive(&mut io, frame.bytes, class, flow);
+        }
+        self.burst = burst;
+    }
+
+    /// Takes frames that we sent to ourselves, at most `budget`, and returns how many there were.
+    pub(crate) fn receive_looped(&mut self, io: &mut Io<'_>, budget: usize) -> usize {
+        let mut done = 0;
+        while done < budget
+            && let Some(mut frame) = self.looped.pop()
+        {
+            let class = classify_looped(&frame, &self.rules);
+            self.counters.rx_frames_looped.raise();
+            self.receive(io, &mut frame, class, None);
+            self.looped.recycle(frame);
+            done += 1;
+        }
+        done
+    }
+
+    fn receive(&mut self, io: &mut Io<'_>, bytes: &mut [u8], class: Class, flow: Option<u32>) {
+        match class {
+            Class::Tcp(frame) => self.receive_tcp(io, bytes, frame, flow),
+            Class::Udp(frame) => self.receive_udp(io, bytes, &frame),
+            Class::Icmp(frame) => self.receive_icmp(io, bytes, &frame),
+            Class::Arp(place) => self.receive_arp(io, bytes, place),
+            Class::NotOurs(reason) | Class::Bad(reason) => reason.counter(&self.counters).raise(),
+        }
+    }
+
+    fn receive_tcp(
+        &mut self,
+        io: &mut Io<'_>,
+        bytes: &mut [u8],
+        frame: TcpFrame,
+        flow: Option<u32>,
+    ) {
+        self.counters.rx_tcp_segments.raise();
+        // An earlier frame of the burst may have made the flow, or ended it.
+        let found = flow.filter(|index| {
+            self.table.hot(*index).is_some_and(|hot| {
+                hot.key == frame.key && hot.phase != Phase::Free && !hot.flags.has(Flags::DETACHED)
+            })
+        });
+        match found.or_else(|| self.table.lookup(frame.key)) {
+            Some(index) => self.receive_segment(io, bytes, frame, index),
+            None => self.receive_stray(io, bytes, &frame),
+        }
+    }
+
+    /// A segment of an existing flow.
+    fn receive_segment(
+        &mut self,
+        io: &mut Io<'_>,
+        bytes: &mut [u8],
+        mut frame: TcpFrame,
+        index: u32,
+    ) {
+        let Some(view) = self.view(index) else { return };
+        match judge(&view, &frame) {
+            Action::Pass => {}
+            Action::Ignore => return self.counters.rx_segments_ignored.raise(),
+            Action::SynAckAgain => return self.resend_syn_ack(io, index),
+            Action::Challenge => return self.challenge(io, index),
+            Action::QueueFull => return self.counters.ack_dropped_accept_queue_full.raise(),
+            Action::Forget => {
+                self.counters.flows_reset_half_open.raise();
+                return self.free(io, index);
+            }
+            Action::Reset => return self.reset_by_peer(io, index),
+        }
+        let mut owes_ack = false;
+        if view.state == FlowState::SynSent {
+            self.note_syn_ack(bytes, &frame, index);
+        } else {
+            refresh_ack(&view, bytes, &mut frame);
+            match trim(&view, bytes, &mut frame) {
+                Trim::Inside => {}
+                Trim::Cut => self.counters.rx_segments_trimmed.raise(),
+                Trim::Probe => {
+                    self.counters.rx_segments_beyond_window.raise();
+                    owes_ack = true;
+                }
+                Trim::Outside => {
+                    self.counters.rx_segments_beyond_window.raise();
+                    return self.acknowledge(io, index);
+                }
+            }
+        }
+        if let Some((hot, cold)) = self.table.parts(index) {
+            hot.mac = frame.source_mac;
+            if owes_ack {
+                hot.flags.set(Flags::ACK_OWED);
+            }
+            cold.watchdog.heard(io.now);
+            cold.window_closed = frame.window == 0;
+            if frame.flags.contains(TcpFlags::ACK) {
+                cold.meter.on_ack(frame.ack, io.now);
+            }
+        }
+        let Some(packet) = bytes.get(frame.ip.clone()) else {
+            return;
+        };
+        let fed = self.feed(io, index, Some(packet), None);
+        if fed.is_err() {
+            return self.drop_broken(io, index);
+        }
+        self.settle(io, index);
+    }
+
+    /// What the guard must know of a flow.
+    pub(crate) fn view(&self, index: u32) -> Option<View> {
+        let (hot, cold) = self.table.look(index)?;
+        let passive = !hot.flags.has(Flags::ACTIVE);
+        let queue_full = hot.phase == Phase::HalfOpen
+            && cold
+                .listener
+                .and_then(|id| self.listeners.at(id))
+                .is_none_or(Listener::accept_queue_full);
+        Some(View {
+            state: cold.state,
+            passive,
+            syn_sent: cold.meter.syns > 0,
+            queue_full,
+            irs: hot.track.irs,
+            rcv_nxt: rcv_nxt(hot, cold),
+            edge: hot.track.edge,
+            snd_una: snd_una(cold),
+        })
+    }
+
+    /// Learns the peer's numbers from the segment that answers our SYN, before smoltcp sees it.
+    fn note_syn_ack(&mut self, bytes: &mut [u8], frame: &TcpFrame, index: u32) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        if !frame.flags.contains(TcpFlags::SYN)
+            || (frame.flags.contains(TcpFlags::ACK) && frame.ack != cold.meter.iss.wrapping_add(1))
+        {
+            return;
+        }
+        hot.track.irs = frame.seq;
+        hot.track.edge = frame
+            .seq
+            .wrapping_add(1)
+            .wrapping_add(u32::from(cold.meter.syn_window));
+        cold.meter.believed = hot.track.edge;
+        cold.meter.shift = if frame.window_scale.is_some() {
+            shift_of(cold.meter.capacity)
+        } else {
+            0
+        };
+        let limit = segment_limit(
+            self.interfaces.mtu(cold.mtu_class),
+            cold.options.max_segment,
+        );
+        cold.meter.mss = clamp_peer_mss(bytes, frame, limit);
+    }
+
+    /// Feeds `packet`, or asks for one segment when there is none. `once` is an interface for this call only.
+    pub(crate) fn feed(
+        &mut self,
+        io: &mut Io<'_>,
+        index: u32,
+        packet: Option<&[u8]>,
+        once: Option<&mut Interface>,
+    ) -> Result<usize, Panicked> {
+        // A reply may use the reserve, that is what it is for.
+        let reserve = if packet.is_some() { 0 } else { self.reserve() };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return Ok(0);
+        };
+        let Some(interface) = once.or_else(|| self.interfaces.of(cold.mtu_class)) else {
+            return Ok(0);
+        };
+        let mut outlet = Outlet {
+            tx: &mut *io.tx,
+            looped: &mut self.looped,
+            station: self.station,
+            counters: &self.counters,
+            reserve,
+        };
+        let mut wire = Wire {
+            packet,
+            outlet: &mut outlet,
+            track: &mut hot.track,
+            meter: &mut cold.meter,
+            mac: hot.mac,
+            looped: hot.flags.has(Flags::LOOPED),
+            now: io.now,
+            sent: 0,
+            #[cfg(test)]
+            poisoned: self.poison,
+        };
+        if packet.is_some() {
+            hot.engine.ingress(interface, io.now, &mut wire)?;
+        } else {
+            hot.engine.egress(interface, io.now, &mut wire)?;
+        }
+        Ok(wire.sent)
+    }
+
+    /// Draws the consequences of what the socket became.
+    pub(crate) fn settle(&mut self, io: &mut Io<'_>, index: u32) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        if hot.flags.has(Flags::DETACHED) {
+            return;
+        }
+        let facts = hot.engine.facts();
+        let was = cold.state;
+        let rx_total = cold.consumed + facts.rx_queue as u64;
+        let tx_acked = cold.tx_total.saturating_sub(facts.tx_queue as u64);
+        let mut changed = facts.state != was || rx_total != cold.rx_total;
+        if tx_acked != cold.tx_acked {
+            cold.tx_acked = tx_acked;
+            cold.soft_error = None;
+            cold.watchdog.progressed();
+            changed = true;
+        }
+        if cold.window_closed && cold.options.user_timeout_ms == 0 {
+            // The peer is alive and lets us wait.
+            cold.watchdog.progressed();
+        }
+        cold.rx_total = rx_total;
+        cold.state = facts.state;
+        match facts.state {
+            FlowState::CloseWait | FlowState::Closing | FlowState::LastAck => {
+                cold.rx_finished = true
+            }
+            FlowState::FinWait2 => cold.tx_finished = true,
+            FlowState::TimeWait => (cold.rx_finished, cold.tx_finished) = (true, true),
+            _ => {}
+        }
+        if facts.state != was && matches!(was, FlowState::FinWait1 | FlowState::Closing) {
+            cold.watchdog.progressed();
+        }
+        if hot.phase == Phase::Orphan && facts.rx_queue > 0 && facts.state != FlowState::Closed {
+            // Nobody will read it (RFC 1122 4.2.2.13; Linux counts TCPAbortOnData).
+            self.counters.flows_reset_data_after_close.raise();
+            hot.engine.abort();
+            cold.state = FlowState::Closed;
+            return self.mark_dirty(index);
+        }
+        self.grow(io, index);
+        match facts.state {
+            FlowState::Closed => return self.settle_closed(io, index, was),
+            FlowState::TimeWait => return self.enter_time_wait(io, index),
+            FlowState::Established | FlowState::CloseWait => self.settle_open(index),
+            _ => {}
+        }
+        if changed {
+            self.note_change(index);
+        }
+        self.mark_dirty(index);
+    }
+
+    /// The handshake of a passive flow may just have ended.
+    fn settle_open(&mut self, index: u32) {
+        let flow = self.table.id(index);
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        if hot.phase != Phase::HalfOpen {
+            return;
+        }
+        hot.phase = Phase::Queued;
+        cold.meter.syn_ack = Vec::new();
+        self.counters.flows_accepted.raise();
+        let Some((id, listener)) = cold
+            .listener
+            .and_then(|id| Some((id, self.listeners.at_mut(id)?)))
+        else {
+            return;
+        };
+        listener.complete();
+        let change = Change::Accepted {
+            listener: id,
+            token: listener.token,
+            flow,
+        };
+        self.changes.accepted(&mut cold.mark, change);
+    }
+
+    /// The socket is closed: by the last acknowledgement, or because the peer refuses.
+    fn settle_closed(&mut self, io: &mut Io<'_>, index: u32, was: FlowState) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        if hot.engine.owes_reset() {
+            return self.mark_dirty(index);
+        }
+        if was == FlowState::SynSent {
+            self.counters.flows_refused.raise();
+            cold.error.get_or_insert(Errno::CONNREFUSED);
+        } else {
+            cold.tx_finished = true;
+        }
+        self.end(io, index);
+    }
+
+    /// The peer's reset is believed. smoltcp need not see it.
+    fn reset_by_peer(&mut self, io: &mut Io<'_>, index: u32) {
+        self.counters.flows_reset_by_peer.raise();
+        if let Some((_, cold)) = self.table.parts(index) {
+            // As Linux tells it (`tcp_reset`).
+            let error = if cold.state == FlowState::CloseWait {
+                Errno::PIPE
+            } else {
+                Errno::CONNRESET
+            };
+            cold.error.get_or_insert(error);
+            cold.state = FlowState::Closed;
+        }
+        self.end(io, index);
+    }
+
+    /// Sends a challenge ACK, if the limit allows.
+    pub(crate) fn challenge(&mut self, io: &mut Io<'_>, index: u32) {
+        if self.challenges.allow(io.now) {
+            self.counters.challenge_acks_sent.raise();
+            self.acknowledge(io, index);
+        } else {
+            self.counters.challenge_acks_limited.raise();
+        }
+    }
+
+    /// Sends an ACK that advertises nothing new.
+    pub(crate) fn acknowledge(&mut self, io: &mut Io<'_>, index: u32) {
+        let Some((hot, _)) = self.table.parts(index) else {
+            return;
+        };
+        let (seq, edge) = (hot.track.snd_nxt, hot.track.edge);
+        self.send_ack(io, index, seq, edge);
+    }
+
+    /// Sends an ACK with sequence number `seq` that advertises everything below `edge`.
+    pub(crate) fn send_ack(&mut self, io: &mut Io<'_>, index: u32, seq: u32, edge: u32) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        let next = rcv_nxt(hot, cold);
+        let open = ahead(next, edge) >> cold.meter.shift;
+        let window = u16::try_from(open).unwrap_or(u16::MAX);
+        cold.meter.window = window;
+        cold.meter.advertise(
+            &mut hot.track,
+            next.wrapping_add(u32::from(window) << cold.meter.shift),
+        );
+        let mut reply = ControlSegment::acknowledge(hot.key, seq, next, window);
+        reply.tos = cold.meter.tos;
+        if cold.options.ttl != 0 {
+            reply.ttl = cold.options.ttl;
+        }
+        let (mac, looped) = (hot.mac, hot.flags.has(Flags::LOOPED));
+        self.send_control(io, &reply, mac, looped);
+    }
+
+    /// Sends a segment made here.
+    pub(crate) fn send_control(
+        &mut self,
+        io: &mut Io<'_>,
+        reply: &ControlSegment,
+        mac: [u8; 6],
+        looped: bool,
+    ) {
+        let link = segment::Link {
+            source: self.station.mac,
+            destination: mac,
+            vlan: self.station.vlan,
+        };
+        let offload = self.station.offload && !looped;
+        let checksums = if offload {
+            Checksums::Port
+        } else {
+            Checksums::Full
+        };
+        let mut outlet = Outlet {
+            tx: &mut *io.tx,
+            looped: &mut self.looped,
+            station: self.station,
+            counters: &self.counters,
+            reserve: 0,
+        };
+        outlet.send(
+            looped,
+            ControlSegment::frame_bytes(link.vlan),
+            offload,
+            |out| reply.emit(link, checksums, out),
+        );
+    }
+
+    /// The client did not hear our SYN-ACK: it gets the same one again at once, not after smoltcp's second.
+    fn resend_syn_ack(&mut self, io: &mut Io<'_>, index: u32) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        let packet = &cold.meter.syn_ack;
+        if packet.is_empty() {
+            // The first one has not left yet.
+            return;
+        }
+        self.counters.syn_acks_sent_again.raise();
+        cold.meter.retransmits = cold.meter.retransmits.saturating_add(1);
+        let looped = hot.flags.has(Flags::LOOPED);
+        let offload = self.station.offload && !looped;
+        let header = self.station.header(hot.mac, super::frame::ETHERTYPE_IPV4);
+        let start = self.station.header_bytes();
+        let mut outlet = Outlet {
+            tx: &mut *io.tx,
+            looped: &mut self.looped,
+            station: self.station,
+            counters: &self.counters,
+            reserve: 0,
+        };
+        outlet.send(looped, start + packet.len(), offload, |frame| {
+            header.emit(frame)?;
+            let place = frame.get_mut(start..start + packet.len())?;
+            place.copy_from_slice(packet);
+            seal(place, offload)?;
+            Some(start + packet.len())
+        });
+    }
+}
+
+/// The next sequence number expected from the peer.
+pub(crate) fn rcv_nxt(hot: &Hot, cold: &Cold) -> u32 {
+    let received = low(cold.rx_total).wrapping_add(u32::from(cold.rx_finished));
+    hot.track.irs.wrapping_add(1).wrapping_add(received)
+}
+
+/// The first sequence number that the peer has not acknowledged.
+pub(crate) fn snd_una(cold: &Cold) -> u32 {
+    if matches!(cold.state, FlowState::SynSent | FlowState::SynReceived) {
+        return cold.meter.iss;
+    }
+    cold.meter
+        .iss
+        .wrapping_add(1)
+        .wrapping_add(low(cold.tx_acked))
+        .wrapping_add(u32::from(cold.tx_finished))
+}
+
+/// A stream offset in sequence space, which is its lower half.
+#[allow(clippy::cast_possible_truncation)]
+fn low(offset: u64) -> u32 {
+    offset as u32
+}
+
+/// smoltcp's window scale for a receive buffer of `capacity` bytes; held by a guard test.
+pub(crate) fn shift_of(capacity: usize) -> u8 {
+    let bits = usize::BITS - capacity.leading_zeros();
+    u8::try_from(bits.saturating_sub(16)).unwrap_or(0)
+}
+
+/// Largest segment that this side sends and announces.
+pub(crate) fn segment_limit(mtu: usize, wanted: u16) -> u16 {
+    let fits = u16::try_from(mtu.saturating_sub(40)).unwrap_or(u16::MAX);
+    if wanted == 0 { fits } else { fits.min(wanted) }
+}
+
+/// Lowers the peer's MSS option to `limit` and returns the segment size that results (RFC 9293 3.7.1).
+pub(crate) fn clamp_peer_mss(bytes: &mut [u8], frame: &TcpFrame, limit: u16) -> u16 {
+    if let Some(packet) = bytes.get_mut(frame.ip.clone()) {
+        // None says that there is no such option; the default of RFC 9293 holds then.
+        let _ = patch::clamp_mss(packet, limit, Checksums::Port);
+    }
+    frame
+        .mss
+        .filter(|mss| *mss != 0)
+        .unwrap_or(MSS_DEFAULT)
+        .max(MSS_MIN)
+        .min(limit)
+}
+
+/// RFC 9293 MUST-15.
+const MSS_DEFAULT: u16 = 536;
+/// smoltcp's lower limit, the same as Linux' `TCP_MIN_SND_MSS`.
+const MSS_MIN: u16 = 48;

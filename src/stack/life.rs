@@ -1,0 +1,485 @@
+//! How flows begin and end.
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+
+use super::api::{Change, ConnectRequest, FlowMemory, FlowState};
+use super::buffers::Buffers;
+use super::demux::{FlowKey, TcpFlags, TcpFrame};
+use super::flow::Engine;
+use super::flow_table::{Flags, Phase};
+use super::input::{clamp_peer_mss, rcv_nxt, segment_limit, shift_of};
+use super::interface::interface;
+use super::isn::{isn, seed_for};
+use super::neighbor::Resolution;
+use super::segment::ControlSegment;
+use super::stack::{Close, Io, Stack};
+use super::time_wait::{TimeWait, Verdict};
+use super::tracker::ahead;
+use super::watchdog::Watchdog;
+use crate::device::TxQueue;
+use crate::errno::Errno;
+use crate::id::{FlowId, ListenerId};
+use crate::time::Instant;
+
+impl Stack {
+    /// A segment without a flow: a SYN for a listener, something for the TIME-WAIT table, or a stranger.
+    pub(crate) fn receive_stray(&mut self, io: &mut Io<'_>, bytes: &mut [u8], frame: &TcpFrame) {
+        let is_syn = frame.flags.contains(TcpFlags::SYN)
+            && !frame.flags.contains(TcpFlags::ACK)
+            && !frame.flags.contains(TcpFlags::RST);
+        let mut old = None;
+        match self.time_wait.on_segment(io.now, frame) {
+            Verdict::Unknown => {}
+            Verdict::Ignore => return,
+            Verdict::Acknowledge(reply) => {
+                let looped = self.is_looped(frame.key.remote);
+                self.counters.time_wait_acks_sent.raise();
+                return self.send_control(io, &reply, frame.source_mac, looped);
+            }
+            Verdict::Replace { old_snd_nxt } => {
+                self.counters.time_wait_replaced.raise();
+                old = Some(old_snd_nxt);
+            }
+        }
+        if is_syn && let Some(listener) = self.listeners.lookup(frame.key.local) {
+            return self.open_passive(io, bytes, frame, listener, old);
+        }
+        let Some(reply) = ControlSegment::reset_for(frame) else {
+            return self.counters.rx_resets_ignored.raise();
+        };
+        if self.resets.allow(io.now) {
+            self.counters.resets_sent_no_flow.raise();
+            let looped = self.is_looped(frame.key.remote);
+            self.send_control(io, &reply, frame.source_mac, looped);
+        } else {
+            self.counters.resets_limited.raise();
+        }
+    }
+
+    /// A SYN for a listener; `old` is where a connection in TIME-WAIT, which it replaces, had come to.
+    fn open_passive(
+        &mut self,
+        io: &mut Io<'_>,
+        bytes: &mut [u8],
+        frame: &TcpFrame,
+        id: ListenerId,
+        old: Option<u32>,
+    ) {
+        let Some(listener) = self.listeners.at(id) else {
+            return;
+        };
+        if listener.accept_queue_full() {
+            return self.counters.syn_dropped_accept_queue_full.raise();
+        }
+        if listener.syn_backlog_full() {
+            return self.counters.syn_dropped_backlog_full.raise();
+        }
+        let (owner, options) = (listener.owner, listener.options);
+        if self.table.is_full() {
+            return self.counters.syn_dropped_flow_table_full.raise();
+        }
+        let taken = Buffers::take(io.memory, owner, &options, self.config.tx_buffer_bytes);
+        let Some(Buffers {
+            receive,
+            send,
+            held,
+        }) = taken
+        else {
+            return self.counters.syn_dropped_no_memory.raise();
+        };
+        let made = Engine::listen(receive, send, frame.key.local, &options)
+            .and_then(|engine| self.table.insert(frame.key, engine, Phase::HalfOpen));
+        let Some(index) = made else {
+            held.give_back(io.memory, held.backed);
+            return self.counters.syn_dropped_flow_table_full.raise();
+        };
+        let looped = self.is_looped(frame.key.remote);
+        let peer = *frame.key.remote.ip();
+        let next_hop = self
+            .routes
+            .next_hop(peer)
+            .map_or(peer, |(next_hop, _)| next_hop);
+        let limit = segment_limit(self.config.mtu, options.max_segment);
+        let mss = clamp_peer_mss(bytes, frame, limit);
+        if let Some((hot, cold)) = self.table.parts(index) {
+            hot.mac = frame.source_mac;
+            hot.track.irs = frame.seq;
+            hot.track.edge = frame.seq.wrapping_add(1);
+            if looped {
+                hot.flags.set(Flags::LOOPED);
+            }
+            cold.listener = Some(id);
+            cold.options = options;
+            cold.held = held;
+            cold.next_hop = next_hop;
+            cold.watchdog = Watchdog::new(io.now);
+            cold.meter.reset(held.backed, held.capacity);
+            cold.meter.shift = if frame.window_scale.is_some() {
+                shift_of(held.capacity)
+            } else {
+                0
+            };
+            cold.meter.mss = mss;
+            cold.meter.tos = options.tos;
+            cold.meter.max_segment = options.max_segment;
+        }
+        if let Some(listener) = self.listeners.at_mut(id) {
+            listener.begin();
+        }
+        self.counters.syns_received.raise();
+        // The interface of this one call decides the sequence number (RFC 6528).
+        let mut number = isn(io.now, frame.key, &self.config.secret);
+        if let Some(old) = old
+            && ahead(old, number) < OLD_GAP
+        {
+            number = old.wrapping_add(OLD_GAP);
+        }
+        let mut once = interface(self.config.mtu, seed_for(number), io.now);
+        let Some(packet) = bytes.get(frame.ip.clone()) else {
+            return self.free(io, index);
+        };
+        if self.feed(io, index, Some(packet), Some(&mut once)).is_err() {
+            return self.drop_broken(io, index);
+        }
+        let state = self.table.hot(index).map(|hot| hot.engine.facts().state);
+        if state == Some(FlowState::SynReceived) {
+            self.settle(io, index);
+        } else {
+            self.free(io, index);
+        }
+    }
+
+    /// Begins to connect. What comes of it is told by [`Facts`](super::Facts): ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH
+    /// after 3 s without an answer to ARP.
+    ///
+    /// # Errors
+    /// EADDRNOTAVAIL when the local address is not ours, no port is free, or the pair of endpoints is taken (as
+    /// connect(2) of Linux says); ENETUNREACH when there is no route; ENOBUFS without memory or room for a flow.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        request: &ConnectRequest,
+        memory: &mut dyn FlowMemory,
+        tx: &mut dyn TxQueue,
+    ) -> Result<(FlowId, SocketAddrV4), Errno> {
+        let mut io = Io { now, memory, tx };
+        let remote = request.remote;
+        let looped = self.is_looped(remote);
+        let group = remote.ip().is_multicast() || self.rules.is_broadcast(*remote.ip());
+        if group || remote.ip().is_unspecified() || remote.port() == 0 {
+            return Err(Errno::NETUNREACH);
+        }
+        let (next_hop, source) = if looped {
+            (*remote.ip(), *remote.ip())
+        } else {
+            self.routes
+                .next_hop(*remote.ip())
+                .ok_or(Errno::NETUNREACH)?
+        };
+        let address = request.local_address.unwrap_or(source);
+        if !self.rules.is_ours(address) {
+            return Err(Errno::ADDRNOTAVAIL);
+        }
+        if self.table.is_full() {
+            return Err(Errno::NOBUFS);
+        }
+        let port = match request.local_port {
+            Some(port) => port,
+            None => self.pick_port(address, remote).ok_or(Errno::ADDRNOTAVAIL)?,
+        };
+        let key = FlowKey {
+            local: SocketAddrV4::new(address, port),
+            remote,
+        };
+        if port == 0 || key.local == key.remote || !self.is_free(key) {
+            return Err(Errno::ADDRNOTAVAIL);
+        }
+        let taken = Buffers::take(
+            io.memory,
+            request.owner,
+            &request.options,
+            self.config.tx_buffer_bytes,
+        );
+        let Buffers {
+            receive,
+            send,
+            held,
+        } = taken.ok_or(Errno::NOBUFS)?;
+        let mut once = interface(
+            self.config.mtu,
+            seed_for(isn(now, key, &self.config.secret)),
+            now,
+        );
+        let made = Engine::connect(
+            receive,
+            send,
+            key.local,
+            key.remote,
+            &request.options,
+            &mut once,
+        )
+        .and_then(|engine| self.table.insert(key, engine, Phase::Owned));
+        let Some(index) = made else {
+            held.give_back(io.memory, held.backed);
+            return Err(Errno::NOBUFS);
+        };
+        let flow = self.table.id(index);
+        let mss = segment_limit(self.config.mtu, request.options.max_segment);
+        if let Some((hot, cold)) = self.table.parts(index) {
+            hot.flags.set(Flags::ACTIVE);
+            hot.mac = self.station.mac;
+            if looped {
+                hot.flags.set(Flags::LOOPED);
+            }
+            cold.token = request.token;
+            cold.options = request.options;
+            cold.held = held;
+            cold.next_hop = next_hop;
+            cold.state = FlowState::SynSent;
+            cold.mark = super::changes::ChangeMark::KNOWN;
+            cold.watchdog = Watchdog::new(now);
+            cold.meter.reset(held.backed, held.capacity);
+            cold.meter.mss = mss;
+            cold.meter.tos = request.options.tos;
+            cold.meter.max_segment = request.options.max_segment;
+        }
+        self.counters.flows_connecting.raise();
+        if !looped {
+            self.resolve(&mut io, index);
+        }
+        self.mark_dirty(index);
+        Ok((flow, key.local))
+    }
+
+    fn pick_port(&mut self, address: Ipv4Addr, remote: SocketAddrV4) -> Option<u16> {
+        let (table, listeners, time_wait) = (&self.table, &self.listeners, &self.time_wait);
+        self.ports.pick(address, remote, |port| {
+            let key = FlowKey {
+                local: SocketAddrV4::new(address, port),
+                remote,
+            };
+            port == 0
+                || listeners.is_port_used(port)
+                || table.lookup(key).is_some()
+                || time_wait.contains(key)
+        })
+    }
+
+    /// Asks who the next hop of a flow is; while that is open the flow sends nothing.
+    pub(crate) fn resolve(&mut self, io: &mut Io<'_>, index: u32) {
+        let flow = self.table.id(index);
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        let next_hop = cold.next_hop;
+        match self.neighbors.resolve(io.now, next_hop) {
+            Resolution::Known(mac) => {
+                hot.mac = mac;
+                hot.flags.clear(Flags::UNRESOLVED);
+            }
+            Resolution::Pending => {
+                hot.flags.set(Flags::UNRESOLVED);
+                self.unresolved.entry(next_hop).or_default().push(flow);
+                self.poll_neighbors(io);
+            }
+            Resolution::Failed => self.kill(io, index, Errno::HOSTUNREACH, false),
+        }
+    }
+
+    /// Ends to listen: half-open and waiting flows are reset, as Linux does. Walks the whole table.
+    pub fn unlisten(
+        &mut self,
+        now: Instant,
+        id: ListenerId,
+        memory: &mut dyn FlowMemory,
+        tx: &mut dyn TxQueue,
+    ) {
+        let mut io = Io { now, memory, tx };
+        if self.listeners.remove(id).is_none() {
+            return;
+        }
+        let waiting: Vec<u32> = self
+            .table
+            .iter()
+            .filter(|(_, hot, cold)| {
+                matches!(hot.phase, Phase::HalfOpen | Phase::Queued) && cold.listener == Some(id)
+            })
+            .map(|(index, _, _)| index)
+            .collect();
+        for index in waiting {
+            self.let_go(now, index, Close::Abort);
+            self.work_on(&mut io, index);
+        }
+    }
+
+    /// Notes that the program let go of a flow; what it still sends leaves with [`Stack::transmit`].
+    pub fn close(&mut self, now: Instant, flow: FlowId, how: Close) {
+        if let Some(index) = self.table.resolve(flow) {
+            self.let_go(now, index, how);
+        }
+    }
+
+    fn let_go(&mut self, now: Instant, index: u32, how: Close) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        let was = hot.phase;
+        if was == Phase::Orphan {
+            // An abort may follow a graceful close: its program's time is over.
+            if how == Close::Abort && !hot.flags.has(Flags::DETACHED) {
+                self.counters.flows_reset_by_close.raise();
+                hot.engine.abort();
+                cold.state = FlowState::Closed;
+                self.mark_dirty(index);
+            }
+            return;
+        }
+        hot.phase = Phase::Orphan;
+        cold.watchdog.orphan(now);
+        let listener = cold.listener.and_then(|id| self.listeners.at_mut(id));
+        match (was, listener) {
+            (Phase::HalfOpen, Some(listener)) => listener.give_up(),
+            (Phase::Queued, Some(listener)) => listener.leave_queue(),
+            _ => {}
+        }
+        let unread = cold.rx_total > cold.consumed;
+        if hot.flags.has(Flags::DETACHED) {
+            // Nothing is sent any more; transmit frees it.
+        } else if cold.state == FlowState::SynSent {
+            // Nobody has heard of us: RFC 9293 section 3.10.4 deletes the connection.
+            self.table.detach(index);
+        } else if how == Close::Abort || unread {
+            self.counters.flows_reset_by_close.raise();
+            hot.engine.abort();
+            cold.state = FlowState::Closed;
+        } else {
+            hot.engine.shutdown();
+            cold.state = hot.engine.facts().state;
+        }
+        self.mark_dirty(index);
+    }
+
+    /// The connection is over without a word to the peer, or with a reset.
+    pub(crate) fn kill(&mut self, io: &mut Io<'_>, index: u32, error: Errno, reset: bool) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        if hot.flags.has(Flags::DETACHED) {
+            return;
+        }
+        cold.error.get_or_insert(error);
+        cold.state = FlowState::Closed;
+        hot.engine.abort();
+        if reset && !hot.flags.has(Flags::UNRESOLVED) {
+            self.note_change(index);
+            return self.mark_dirty(index);
+        }
+        self.end(io, index);
+    }
+
+    /// Nothing is sent or received any more. The flow goes, or waits for the program to let go.
+    pub(crate) fn end(&mut self, io: &mut Io<'_>, index: u32) {
+        self.table.detach(index);
+        self.wheel.cancel(index);
+        let Some(hot) = self.table.hot(index) else {
+            return;
+        };
+        match hot.phase {
+            Phase::Free => {}
+            Phase::HalfOpen | Phase::Orphan => self.free(io, index),
+            Phase::Queued | Phase::Owned => self.note_change(index),
+        }
+    }
+
+    /// smoltcp panicked in this flow: it is reset, and the others live on.
+    pub(crate) fn drop_broken(&mut self, io: &mut Io<'_>, index: u32) {
+        self.counters.flows_dropped_panic.raise();
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        let reply = ControlSegment::reset(hot.key, hot.track.snd_nxt, rcv_nxt(hot, cold));
+        let (key, mac, looped) = (hot.key, hot.mac, hot.flags.has(Flags::LOOPED));
+        hot.engine.clear();
+        cold.error.get_or_insert(Errno::CONNRESET);
+        cold.state = FlowState::Closed;
+        crate::error!(
+            "flow dropped after a panic local={} remote={}",
+            key.local,
+            key.remote
+        );
+        self.send_control(io, &reply, mac, looped);
+        self.end(io, index);
+    }
+
+    /// The flow is in TIME-WAIT: its last ACK leaves, then a small record stands for it.
+    pub(crate) fn enter_time_wait(&mut self, io: &mut Io<'_>, index: u32) {
+        if self.feed(io, index, None, None).is_err() {
+            return self.drop_broken(io, index);
+        }
+        if let Some((hot, cold)) = self.table.parts(index) {
+            let rest = TimeWait {
+                key: hot.key,
+                snd_nxt: hot.track.snd_nxt,
+                rcv_nxt: rcv_nxt(hot, cold),
+                window: cold.meter.window,
+                source_mac: hot.mac,
+            };
+            self.time_wait.insert(io.now, rest);
+        }
+        self.counters.flows_time_wait.raise();
+        self.end(io, index);
+    }
+
+    /// Frees a flow: the ring goes back, then the lcore hears its last word about the id.
+    pub(crate) fn free(&mut self, io: &mut Io<'_>, index: u32) {
+        let flow = self.table.id(index);
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        if hot.phase == Phase::Free {
+            return;
+        }
+        let listener = cold.listener.and_then(|id| self.listeners.at_mut(id));
+        match (hot.phase, listener) {
+            (Phase::HalfOpen, Some(listener)) => listener.give_up(),
+            (Phase::Queued, Some(listener)) => listener.leave_queue(),
+            _ => {}
+        }
+        let (held, backed) = (cold.held, cold.meter.backed);
+        self.changes.gone(
+            &mut cold.mark,
+            Change::Gone {
+                flow,
+                token: cold.token,
+            },
+        );
+        self.wheel.cancel(index);
+        // The socket is dropped here, and with it the last use of the ring's memory.
+        self.table.remove(index);
+        held.give_back(io.memory, backed);
+        self.counters.flows_freed.raise();
+    }
+
+    /// Puts memory behind more of the ring, before the window needs it.
+    pub(crate) fn grow(&mut self, io: &mut Io<'_>, index: u32) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        let meter = &mut cold.meter;
+        while meter.is_clamped() && cold.rx_total > meter.backed as u64 / 2 {
+            let wanted = (meter.backed * 2).min(meter.capacity);
+            if !io.memory.back(cold.held.owner, cold.held.ring, wanted) {
+                self.counters.ring_growth_refused.raise();
+                hot.flags.set(Flags::STARVED);
+                return;
+            }
+            meter.backed = wanted;
+            hot.flags.set(Flags::ACK_OWED);
+        }
+        hot.flags.clear(Flags::STARVED);
+    }
+}
+
+/// How far a new connection begins beyond an old one in TIME-WAIT: more than any window without scaling (RFC 6191
+/// section 2 only asks for beyond; Linux takes the same distance).
+const OLD_GAP: u32 = 65_537;

@@ -1,0 +1,245 @@
+//! Listeners: who may be connected to, and how many connections may wait.
+//!
+//! RFC 9293 3.10.7.2; the two limits are Linux' (`sk_max_ack_backlog`, listen(2)).
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+use std::collections::HashMap;
+
+use super::api::{FlowOptions, ListenRequest, Owner};
+use crate::errno::Errno;
+use crate::id::ListenerId;
+
+/// One listening endpoint.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    /// Address (unspecified = all of ours) and port.
+    pub(crate) local: SocketAddrV4,
+    /// Whose it is.
+    pub(crate) owner: Owner,
+    /// The lcore's number for it.
+    pub(crate) token: u32,
+    /// Options that accepted flows start with.
+    pub(crate) options: FlowOptions,
+    /// Connections that may wait for accept, less one.
+    backlog: u32,
+    /// Flows whose handshake is not complete.
+    half_open: u32,
+    /// Established flows that the program has not taken.
+    queued: u32,
+}
+
+impl Listener {
+    /// Whether no further completed connection may wait: Linux admits `backlog + 1`.
+    pub(crate) fn accept_queue_full(&self) -> bool {
+        self.queued > self.backlog
+    }
+
+    /// Whether no further handshake may begin. A backlog of 0 counts as 1, because there are no cookies yet.
+    pub(crate) fn syn_backlog_full(&self) -> bool {
+        self.half_open >= self.backlog.max(1)
+    }
+
+    /// A handshake began.
+    pub(crate) fn begin(&mut self) {
+        self.half_open = self.half_open.saturating_add(1);
+    }
+
+    /// A handshake was given up.
+    pub(crate) fn give_up(&mut self) {
+        self.half_open = self.half_open.saturating_sub(1);
+    }
+
+    /// A handshake was completed; the flow waits for accept.
+    pub(crate) fn complete(&mut self) {
+        self.give_up();
+        self.queued = self.queued.saturating_add(1);
+    }
+
+    /// A waiting flow was taken by the program, or died.
+    pub(crate) fn leave_queue(&mut self) {
+        self.queued = self.queued.saturating_sub(1);
+    }
+
+    /// Changes the backlog; waiting connections stay.
+    pub(crate) fn set_backlog(&mut self, backlog: u32) {
+        self.backlog = backlog;
+    }
+}
+
+/// All listeners of a stack.
+#[derive(Debug, Default)]
+pub(crate) struct ListenerTable {
+    slots: Vec<(u32, Option<Listener>)>,
+    free: Vec<u32>,
+    by_endpoint: HashMap<SocketAddrV4, u32>,
+    /// Listeners a port, so that the ephemeral search asks in one step.
+    ports: HashMap<u16, u32>,
+}
+
+impl ListenerTable {
+    /// Adds a listener.
+    ///
+    /// # Errors
+    /// EADDRINUSE when the port is taken at this address, or at every address, or this asks for every address
+    /// and one is taken.
+    pub(crate) fn add(&mut self, request: &ListenRequest) -> Result<ListenerId, Errno> {
+        let port = request.local.port();
+        let taken = if request.local.ip().is_unspecified() {
+            self.is_port_used(port)
+        } else {
+            self.by_endpoint.contains_key(&request.local)
+                || self
+                    .by_endpoint
+                    .contains_key(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port))
+        };
+        if taken {
+            return Err(Errno::ADDRINUSE);
+        }
+        let listener = Listener {
+            local: request.local,
+            owner: request.owner,
+            token: request.token,
+            options: request.options,
+            backlog: request.backlog,
+            half_open: 0,
+            queued: 0,
+        };
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                let index = u32::try_from(self.slots.len()).map_err(|_| Errno::NOBUFS)?;
+                self.slots.push((0, None));
+                index
+            }
+        };
+        let Some((generation, slot)) = self.slots.get_mut(index as usize) else {
+            return Err(Errno::NOBUFS);
+        };
+        *slot = Some(listener);
+        let id = ListenerId {
+            index,
+            generation: *generation,
+        };
+        self.by_endpoint.insert(request.local, index);
+        *self.ports.entry(port).or_insert(0) += 1;
+        Ok(id)
+    }
+
+    /// Takes a listener away.
+    pub(crate) fn remove(&mut self, id: ListenerId) -> Option<Listener> {
+        let (generation, slot) = self.slots.get_mut(id.index as usize)?;
+        if *generation != id.generation {
+            return None;
+        }
+        let listener = slot.take()?;
+        *generation = generation.wrapping_add(1);
+        self.free.push(id.index);
+        self.by_endpoint.remove(&listener.local);
+        if let Some(count) = self.ports.get_mut(&listener.local.port()) {
+            *count -= 1;
+            if *count == 0 {
+                self.ports.remove(&listener.local.port());
+            }
+        }
+        Some(listener)
+    }
+
+    /// The listener that a SYN to `local` belongs to: the exact address goes before every address.
+    pub(crate) fn lookup(&self, local: SocketAddrV4) -> Option<ListenerId> {
+        let index = self.by_endpoint.get(&local).or_else(|| {
+            self.by_endpoint
+                .get(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port()))
+        })?;
+        let (generation, _) = self.slots.get(*index as usize)?;
+        Some(ListenerId {
+            index: *index,
+            generation: *generation,
+        })
+    }
+
+    /// The listener with this id.
+    pub(crate) fn at(&self, id: ListenerId) -> Option<&Listener> {
+        self.slots
+            .get(id.index as usize)
+            .filter(|(generation, _)| *generation == id.generation)?
+            .1
+            .as_ref()
+    }
+
+    /// The listener with this id, to change it.
+    pub(crate) fn at_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
+        self.slots
+            .get_mut(id.index as usize)
+            .filter(|(generation, _)| *generation == id.generation)?
+            .1
+            .as_mut()
+    }
+
+    /// Whether any listener has this port.
+    pub(crate) fn is_port_used(&self, port: u16) -> bool {
+        self.ports.contains_key(&port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(address: [u8; 4], port: u16) -> ListenRequest {
+        ListenRequest {
+            local: SocketAddrV4::new(address.into(), port),
+            backlog: 2,
+            owner: Owner(1),
+            token: 7,
+            options: FlowOptions::default(),
+        }
+    }
+
+    #[test]
+    fn a_wildcard_and_an_address_exclude_each_other() {
+        let mut table = ListenerTable::default();
+        let exact = table.add(&request([10, 0, 0, 1], 80)).unwrap();
+        assert_eq!(table.add(&request([0, 0, 0, 0], 80)), Err(Errno::ADDRINUSE));
+        let other = table.add(&request([10, 0, 0, 2], 80)).unwrap();
+        assert_eq!(
+            table.lookup(SocketAddrV4::new([10, 0, 0, 2].into(), 80)),
+            Some(other)
+        );
+        assert!(table.remove(exact).is_some());
+        assert!(table.is_port_used(80));
+        assert!(table.remove(other).is_some());
+        assert!(!table.is_port_used(80));
+        let all = table.add(&request([0, 0, 0, 0], 80)).unwrap();
+        assert_eq!(
+            table.lookup(SocketAddrV4::new([10, 0, 0, 9].into(), 80)),
+            Some(all)
+        );
+    }
+
+    #[test]
+    fn an_old_id_does_not_reach_the_next_listener() {
+        let mut table = ListenerTable::default();
+        let old = table.add(&request([10, 0, 0, 1], 80)).unwrap();
+        table.remove(old);
+        let new = table.add(&request([10, 0, 0, 1], 80)).unwrap();
+        assert_eq!(old.index, new.index);
+        assert!(table.at(old).is_none());
+        assert!(table.remove(old).is_none());
+        assert!(table.at(new).is_some());
+    }
+
+    #[test]
+    fn the_accept_queue_admits_one_more_than_the_backlog() {
+        let mut table = ListenerTable::default();
+        let id = table.add(&request([10, 0, 0, 1], 80)).unwrap();
+        let listener = table.at_mut(id).unwrap();
+        for _ in 0..3 {
+            assert!(!listener.accept_queue_full());
+            listener.begin();
+            listener.complete();
+        }
+        assert!(listener.accept_queue_full());
+        listener.leave_queue();
+        assert!(!listener.accept_queue_full());
+    }
+}

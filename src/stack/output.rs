@@ -1,0 +1,429 @@
+//! Segments out, bytes in from the program, and time.
+
+use super::api::{FlowMemory, FlowState};
+use super::flow::Due;
+use super::flow_table::{Cold, Flags, Hot, Phase};
+use super::neighbor::Resolution;
+use super::stack::{Io, Stack};
+use super::tracker::distance;
+use super::watchdog::{Verdict, Watched};
+use crate::device::{BURST_MAX, TxQueue};
+use crate::errno::Errno;
+use crate::id::FlowId;
+use crate::time::Instant;
+
+/// How far a flow came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Progress {
+    /// It has nothing more to send now.
+    Idle,
+    /// It used up its share of this turn.
+    More,
+    /// The port takes no more.
+    NoRoom,
+}
+
+impl Stack {
+    /// Copies bytes into the flow's send buffer and returns how many were taken; they leave with
+    /// [`Stack::transmit`].
+    pub fn send(&mut self, _now: Instant, flow: FlowId, bytes: &[u8]) -> usize {
+        let Some(index) = self.table.resolve(flow) else {
+            return 0;
+        };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return 0;
+        };
+        if hot.flags.has(Flags::DETACHED) || hot.phase == Phase::Orphan {
+            return 0;
+        }
+        let taken = hot.engine.send(bytes);
+        if taken > 0 {
+            cold.tx_total += taken as u64;
+            self.mark_dirty(index);
+        }
+        taken
+    }
+
+    /// As [`Stack::send`], but the bytes are written by `fill` straight into the send buffer: it is called with each
+    /// contiguous part, `want` bytes at most in all.
+    pub fn send_with(
+        &mut self,
+        _now: Instant,
+        flow: FlowId,
+        want: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> usize {
+        let Some(index) = self.table.resolve(flow) else {
+            return 0;
+        };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return 0;
+        };
+        if hot.flags.has(Flags::DETACHED) || hot.phase == Phase::Orphan {
+            return 0;
+        }
+        let taken = hot.engine.send_with(want, fill);
+        if taken > 0 {
+            cold.tx_total += taken as u64;
+            self.mark_dirty(index);
+        }
+        taken
+    }
+
+    /// Notes that the program read everything below stream offset `total`. What is not true is ignored: an offset
+    /// beyond what was received counts as that, one below the last counts as the last.
+    pub fn consumed(&mut self, _now: Instant, flow: FlowId, total: u64) {
+        let Some(index) = self.table.resolve(flow) else {
+            return;
+        };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        let total = total.min(cold.rx_total);
+        let fresh = total.saturating_sub(cold.consumed);
+        if fresh == 0 {
+            return;
+        }
+        if hot.flags.has(Flags::DETACHED) {
+            cold.consumed = total;
+            return;
+        }
+        let done = hot
+            .engine
+            .consume(usize::try_from(fresh).unwrap_or(usize::MAX));
+        cold.consumed += done as u64;
+        self.mark_dirty(index);
+    }
+
+    /// Sends a FIN after everything sent so far (shutdown(2) with SHUT_WR).
+    pub fn shutdown_write(&mut self, _now: Instant, flow: FlowId) {
+        let Some(index) = self.table.resolve(flow) else {
+            return;
+        };
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        if hot.flags.has(Flags::DETACHED) || cold.state == FlowState::SynSent {
+            return;
+        }
+        hot.engine.shutdown();
+        cold.state = hot.engine.facts().state;
+        self.note_change(index);
+        self.mark_dirty(index);
+    }
+
+    /// Lets every dirty flow send until it has nothing more or the port is full; returns the work done. A few
+    /// descriptors stay free for replies to received frames.
+    pub fn transmit(
+        &mut self,
+        now: Instant,
+        memory: &mut dyn FlowMemory,
+        tx: &mut dyn TxQueue,
+    ) -> usize {
+        self.tx_slots = self.tx_slots.max(tx.room());
+        let mut io = Io { now, memory, tx };
+        let mut work = 0;
+        for _ in 0..LOOP_ROUNDS {
+            work += self.send_dirty(&mut io);
+            if self.looped.len() == 0 {
+                break;
+            }
+            work += self.receive_looped(&mut io, LOOP_BUDGET);
+        }
+        work
+    }
+
+    fn send_dirty(&mut self, io: &mut Io<'_>) -> usize {
+        let mut work = 0;
+        for _ in 0..self.dirty.len() {
+            if work >= TURN_SEGMENTS {
+                break;
+            }
+            let Some(index) = self.dirty.pop_front() else {
+                break;
+            };
+            let Some((hot, _)) = self.table.parts(index) else {
+                continue;
+            };
+            if !hot.flags.has(Flags::DIRTY) {
+                continue;
+            }
+            hot.flags.clear(Flags::DIRTY);
+            let (mut sent, mut progress) = self.send_from(io, index);
+            while progress == Progress::NoRoom
+                && work + sent < TURN_SEGMENTS
+                && io.tx.flush(io.now) > 0
+            {
+                let (more, then) = self.send_from(io, index);
+                (sent, progress) = (sent + more, then);
+            }
+            work += sent;
+            match progress {
+                Progress::Idle => {}
+                Progress::More => self.mark_dirty(index),
+                Progress::NoRoom => {
+                    if let Some((hot, _)) = self.table.parts(index)
+                        && !hot.flags.has(Flags::DIRTY)
+                    {
+                        hot.flags.set(Flags::DIRTY);
+                        self.dirty.push_front(index);
+                    }
+                    self.counters.transmits_stopped_no_room.raise();
+                    break;
+                }
+            }
+        }
+        work
+    }
+
+    /// Works on one flow now; what does not fit leaves later.
+    pub(crate) fn work_on(&mut self, io: &mut Io<'_>, index: u32) {
+        if self.send_from(io, index).1 != Progress::Idle {
+            self.mark_dirty(index);
+        }
+    }
+
+    /// Sends what a flow has, at most its share, and arms its timer.
+    fn send_from(&mut self, io: &mut Io<'_>, index: u32) -> (usize, Progress) {
+        let mut sent = 0;
+        let mut quiet = 0;
+        loop {
+            let Some((hot, cold)) = self.table.parts(index) else {
+                return (sent, Progress::Idle);
+            };
+            if hot.phase == Phase::Free {
+                return (sent, Progress::Idle);
+            }
+            if hot.flags.has(Flags::DETACHED) {
+                if hot.phase == Phase::Orphan {
+                    self.free(io, index);
+                }
+                return (sent, Progress::Idle);
+            }
+            if hot.flags.has(Flags::UNRESOLVED) {
+                return (sent, Progress::Idle);
+            }
+            let class = cold.mtu_class;
+            let Some(interface) = self.interfaces.of(class) else {
+                return (sent, Progress::Idle);
+            };
+            match hot.engine.poll_at(interface, io.now) {
+                Due::Now if sent >= FLOW_SEGMENTS => return (sent, Progress::More),
+                Due::Now if quiet < QUIET_ROUNDS => {}
+                due => {
+                    self.pay_ack(io, index, sent);
+                    self.arm(io.now, index, due);
+                    return (sent, Progress::Idle);
+                }
+            }
+            if !self.has_room(io, index) {
+                return (sent, Progress::NoRoom);
+            }
+            match self.feed(io, index, None, None) {
+                Ok(0) => quiet += 1,
+                Ok(count) => sent += count,
+                Err(_) => {
+                    self.drop_broken(io, index);
+                    return (sent, Progress::Idle);
+                }
+            }
+            self.after_egress(io, index);
+        }
+    }
+
+    fn has_room(&mut self, io: &mut Io<'_>, index: u32) -> bool {
+        let reserve = self.reserve();
+        let looped = self
+            .table
+            .hot(index)
+            .is_some_and(|hot| hot.flags.has(Flags::LOOPED));
+        Self::outlet(
+            &mut *io.tx,
+            &mut self.looped,
+            &self.counters,
+            self.station,
+            reserve,
+        )
+        .has_room(looped)
+    }
+
+    /// A reset that left ends the flow.
+    fn after_egress(&mut self, io: &mut Io<'_>, index: u32) {
+        let Some((hot, _)) = self.table.parts(index) else {
+            return;
+        };
+        let over = hot.engine.facts().state == FlowState::Closed && !hot.engine.owes_reset();
+        if over && !hot.flags.has(Flags::DETACHED) {
+            self.end(io, index);
+        }
+    }
+
+    /// Sends the acknowledgement that is owed, unless a segment carried it.
+    fn pay_ack(&mut self, io: &mut Io<'_>, index: u32, sent: usize) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        if !hot.flags.has(Flags::ACK_OWED) {
+            return;
+        }
+        hot.flags.clear(Flags::ACK_OWED);
+        let synchronised = !matches!(
+            cold.state,
+            FlowState::SynSent | FlowState::SynReceived | FlowState::Closed
+        );
+        if sent == 0 && synchronised {
+            let (seq, edge) = (hot.track.snd_nxt, cold.meter.open_edge(&hot.track));
+            self.send_ack(io, index, seq, edge);
+        }
+    }
+
+    /// Arms the flow's one timer for whatever comes first. Moving it later costs nothing (see the wheel).
+    fn arm(&mut self, now: Instant, index: u32, due: Due) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        let watched = watched(hot, cold);
+        cold.watchdog.note(now, watched);
+        let dog = cold.watchdog.next_due(watched, &cold.options, &self.config);
+        let engine = match due {
+            Due::At(at) => Some(at),
+            // It wants to send and cannot: ask again soon.
+            Due::Now => Some(now + RETRY),
+            Due::Ingress => None,
+        };
+        let starved = hot.flags.has(Flags::STARVED).then(|| now + RETRY);
+        match [engine, dog, starved].into_iter().flatten().min() {
+            Some(at) => self.wheel.arm(index, at),
+            None => self.wheel.cancel(index),
+        }
+    }
+
+    /// Handles timers that are due, at most a budget; returns the work done.
+    pub fn expire(
+        &mut self,
+        now: Instant,
+        memory: &mut dyn FlowMemory,
+        tx: &mut dyn TxQueue,
+    ) -> usize {
+        self.tx_slots = self.tx_slots.max(tx.room());
+        let mut io = Io { now, memory, tx };
+        let mut work = self.time_wait.expire(now, TIMER_BUDGET);
+        work += self.poll_neighbors(&mut io);
+        let mut due = core::mem::take(&mut self.due);
+        self.wheel
+            .expire(now, TIMER_BUDGET, &mut |index| due.push(index));
+        for index in due.drain(..) {
+            self.on_timer(&mut io, index);
+            work += 1;
+        }
+        self.due = due;
+        work
+    }
+
+    fn on_timer(&mut self, io: &mut Io<'_>, index: u32) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        if hot.phase == Phase::Free || hot.flags.has(Flags::DETACHED) {
+            return;
+        }
+        let watched = watched(hot, cold);
+        cold.watchdog.note(io.now, watched);
+        match cold
+            .watchdog
+            .check(io.now, watched, &cold.options, &self.config)
+        {
+            Verdict::Fine => {}
+            Verdict::Probe => {
+                self.counters.keepalive_probes_sent.raise();
+                let (seq, edge) = (hot.track.snd_nxt.wrapping_sub(1), hot.track.edge);
+                self.send_ack(io, index, seq, edge);
+            }
+            Verdict::TimedOut => {
+                self.counters.flows_timed_out.raise();
+                let error = cold.soft_error.unwrap_or(Errno::TIMEDOUT);
+                return self.kill(io, index, error, false);
+            }
+            Verdict::Dead => {
+                self.counters.flows_timed_out_keepalive.raise();
+                return self.kill(io, index, Errno::TIMEDOUT, true);
+            }
+            Verdict::Orphaned => {
+                self.counters.flows_timed_out_orphan.raise();
+                return self.kill(io, index, Errno::TIMEDOUT, true);
+            }
+        }
+        if self.retry(io, index) {
+            self.grow(io, index);
+            self.mark_dirty(index);
+        }
+    }
+
+    /// Gives up a handshake after its retries, and asks for the next hop again when data is sent again. False when
+    /// the flow is over.
+    fn retry(&mut self, io: &mut Io<'_>, index: u32) -> bool {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return false;
+        };
+        let Some(interface) = self.interfaces.of(cold.mtu_class) else {
+            return false;
+        };
+        if hot.engine.poll_at(interface, io.now) != Due::Now {
+            return true;
+        }
+        let syns = cold.meter.syns;
+        match cold.state {
+            FlowState::SynSent if syns > self.config.syn_retries => {
+                self.counters.flows_timed_out_syn.raise();
+                let error = cold.soft_error.unwrap_or(Errno::TIMEDOUT);
+                self.kill(io, index, error, false);
+                return false;
+            }
+            FlowState::SynReceived if syns > self.config.synack_retries => {
+                self.counters.flows_timed_out_half_open.raise();
+                self.kill(io, index, Errno::TIMEDOUT, false);
+                return false;
+            }
+            _ => {}
+        }
+        // The peer may have moved to another MAC address (a changed gateway).
+        if !hot.flags.has(Flags::LOOPED)
+            && let Resolution::Known(mac) = self.neighbors.resolve(io.now, cold.next_hop)
+        {
+            hot.mac = mac;
+        }
+        true
+    }
+}
+
+/// What the watchdog must know of a flow.
+fn watched(hot: &Hot, cold: &Cold) -> Watched {
+    let facts = hot.engine.facts();
+    let closing = matches!(
+        facts.state,
+        FlowState::FinWait1 | FlowState::Closing | FlowState::LastAck
+    );
+    let unacknowledged = distance(super::input::snd_una(cold), hot.track.snd_nxt) > 0;
+    Watched {
+        state: cold.state,
+        outstanding: facts.tx_queue > 0
+            || closing
+            || unacknowledged && facts.state != FlowState::Closed,
+        orphan: hot.phase == Phase::Orphan,
+    }
+}
+
+/// Segments that one flow may send before the others have their turn.
+const FLOW_SEGMENTS: usize = 2 * BURST_MAX;
+/// Segments that one call sends at most, so that received frames do not wait long.
+const TURN_SEGMENTS: usize = 8 * BURST_MAX;
+/// Calls in a row that may send nothing although the engine says "now": a timer that fires takes one.
+const QUIET_ROUNDS: usize = 3;
+/// Times that the loop to ourselves goes round in one call.
+const LOOP_ROUNDS: usize = 8;
+/// Looped frames in one round.
+const LOOP_BUDGET: usize = 8 * BURST_MAX;
+/// Timers in one call.
+const TIMER_BUDGET: usize = 1024;
+/// When to ask again for what was refused.
+const RETRY: core::time::Duration = core::time::Duration::from_millis(10);

@@ -1,0 +1,161 @@
+//! Ephemeral ports: RFC 6056 section 3.3.4, the double-hash algorithm.
+//!
+//! A peer sees ports that it cannot foretell, and yet each peer sees them count up, so that a port
+//! comes back as late as possible.
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+
+use super::siphash::siphash;
+
+/// Counters; each serves the destinations that hash to it (the RFC suggests ten or more).
+const COUNTERS: usize = 64;
+/// Keeps what is hashed here apart from other uses of the same secret.
+const DOMAIN_OFFSET: u8 = b'p';
+const DOMAIN_COUNTER: u8 = b'q';
+
+/// Chooses local ports for connections that we begin.
+#[derive(Clone, Debug)]
+pub struct PortAllocator {
+    first: u16,
+    last: u16,
+    secret: [u8; 16],
+    counters: [u32; COUNTERS],
+}
+
+impl PortAllocator {
+    /// An allocator over the ports `first` to `last`, both included.
+    #[must_use]
+    pub fn new((first, last): (u16, u16), secret: [u8; 16]) -> Self {
+        let mut counters = [0; COUNTERS];
+        // Random at start, so that a restart does not show in the ports.
+        for (number, counter) in (0_u8..).zip(&mut counters) {
+            let [low, high, ..] = siphash(&secret, &[number]).to_le_bytes();
+            *counter = u32::from(u16::from_le_bytes([low, high]));
+        }
+        Self {
+            first,
+            last,
+            secret,
+            counters,
+        }
+    }
+
+    /// A port from `local` to `remote` for which `in_use` says false; None when every port of the
+    /// range is in use (EADDRNOTAVAIL). Asks about each port at most once.
+    pub fn pick(
+        &mut self,
+        local: Ipv4Addr,
+        remote: SocketAddrV4,
+        mut in_use: impl FnMut(u16) -> bool,
+    ) -> Option<u16> {
+        let count = u32::from(self.last.checked_sub(self.first)?) + 1;
+        let offset = self.hash(local, remote, DOMAIN_OFFSET);
+        let [index, ..] = self.hash(local, remote, DOMAIN_COUNTER).to_le_bytes();
+        let counter = self.counters.get_mut(usize::from(index) % COUNTERS)?;
+        for _ in 0..count {
+            let place = offset.wrapping_add(u64::from(*counter)) % u64::from(count);
+            *counter = counter.wrapping_add(1);
+            // The place is below the count, so that the sum is at most `last`.
+            let port = self.first.saturating_add(u16::try_from(place).ok()?);
+            if !in_use(port) {
+                return Some(port);
+            }
+        }
+        None
+    }
+
+    /// F and G of the RFC: a keyed hash of the two addresses and the remote port.
+    fn hash(&self, local: Ipv4Addr, remote: SocketAddrV4, domain: u8) -> u64 {
+        let [a, b, c, d] = local.octets();
+        let [e, f, g, h] = remote.ip().octets();
+        let [i, j] = remote.port().to_be_bytes();
+        // Shifted, so that the sum with a counter never wraps.
+        siphash(&self.secret, &[a, b, c, d, e, f, g, h, i, j, domain]) >> 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::stack::seeded::Seeded;
+
+    const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+    fn remote(host: u8, port: u16) -> SocketAddrV4 {
+        SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, host), port)
+    }
+
+    #[test]
+    fn one_destination_sees_every_port_before_one_comes_back() {
+        for range in [
+            (49_152, 65_535),
+            (1, 65_535),
+            (5_000, 5_006),
+            (65_535, 65_535),
+            (0, 65_535),
+        ] {
+            let mut ports = PortAllocator::new(range, [1; 16]);
+            let count = usize::from(range.1 - range.0) + 1;
+            let seen: BTreeSet<u16> = (0..count)
+                .map(|_| ports.pick(LOCAL, remote(2, 80), |_| false).unwrap())
+                .collect();
+            assert!(seen.iter().all(|port| (range.0..=range.1).contains(port)));
+            assert_eq!(seen.len(), count);
+        }
+    }
+
+    #[test]
+    fn ports_in_use_are_stepped_over_and_the_last_free_one_is_found() {
+        let mut random = Seeded::new(30);
+        for _ in 0..200 {
+            let mut ports = PortAllocator::new((1_000, 1_999), [random.byte(); 16]);
+            let free = 1_000 + u16::try_from(random.below(1_000)).unwrap();
+            assert_eq!(
+                ports.pick(LOCAL, remote(random.byte(), 80), |port| port != free),
+                Some(free)
+            );
+        }
+    }
+
+    #[test]
+    fn an_exhausted_or_empty_range_gives_nothing_after_one_round() {
+        let mut ports = PortAllocator::new((1_000, 1_999), [2; 16]);
+        let mut asked = BTreeSet::new();
+        assert_eq!(
+            ports.pick(LOCAL, remote(2, 80), |port| {
+                asked.insert(port);
+                true
+            }),
+            None
+        );
+        assert_eq!(asked.len(), 1_000);
+        assert_eq!(
+            PortAllocator::new((2, 1), [2; 16]).pick(LOCAL, remote(2, 80), |_| false),
+            None
+        );
+    }
+
+    #[test]
+    fn ports_follow_each_other_for_one_peer_and_differ_between_peers_and_secrets() {
+        let mut ports = PortAllocator::new((32_768, 60_999), [3; 16]);
+        let mut pick = |host| ports.pick(LOCAL, remote(host, 80), |_| false).unwrap();
+        let first: Vec<u16> = (0..4).map(|_| pick(9)).collect();
+        assert!(
+            first
+                .windows(2)
+                .all(|pair| pair[1] == pair[0] + 1 || pair[1] == 32_768),
+            "{first:?}"
+        );
+        let firsts: BTreeSet<u16> = (10..110).map(pick).collect();
+        assert!(firsts.len() > 90);
+        let by_secret: BTreeSet<Option<u16>> = (0..100)
+            .map(|byte| {
+                PortAllocator::new((32_768, 60_999), [byte; 16])
+                    .pick(LOCAL, remote(2, 80), |_| false)
+            })
+            .collect();
+        assert!(by_secret.len() > 90);
+    }
+}

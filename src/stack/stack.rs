@@ -1,0 +1,351 @@
+//! The stack of one lcore: what it owns and what the lcore may ask of it.
+//!
+//! Frames come in by [`ingress`](Stack::ingress) (`input.rs`) and leave by [`transmit`](Stack::transmit)
+//! (`output.rs`); flows begin and end in `life.rs`.
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+use std::collections::{HashMap, VecDeque};
+
+use super::api::{Change, Facts, FlowMemory, FlowOptions, ListenRequest, StackConfig};
+use super::changes::{Changes, forget};
+use super::counters::StackCounters;
+use super::demux::{Class, FlowKey, Rules};
+use super::flow_table::{Flags, FlowTable, Phase};
+use super::interface::{Interfaces, Outlet, Station};
+use super::listener::ListenerTable;
+use super::loopback::Loopback;
+use super::neighbor::NeighborTable;
+use super::port_alloc::PortAllocator;
+use super::rate_limit::RateLimit;
+use super::route::RouteTable;
+use super::time_wait::TimeWaitTable;
+use super::timer_wheel::TimerWheel;
+use crate::device::{BURST_MAX, TxQueue};
+use crate::errno::Errno;
+use crate::id::{FlowId, ListenerId};
+use crate::time::Instant;
+
+/// How a program lets go of a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Close {
+    /// close(2): a FIN after everything sent, or an RST when received bytes were not read (RFC 1122 4.2.2.13).
+    Graceful,
+    /// close(2) with SO_LINGER and a time of 0: an RST.
+    Abort,
+}
+
+/// The protocol of one lcore.
+#[derive(Debug)]
+pub struct Stack {
+    pub(crate) config: StackConfig,
+    pub(crate) counters: StackCounters,
+    pub(crate) rules: Rules,
+    pub(crate) station: Station,
+    pub(crate) table: FlowTable,
+    pub(crate) listeners: ListenerTable,
+    pub(crate) interfaces: Interfaces,
+    pub(crate) wheel: TimerWheel,
+    pub(crate) neighbors: NeighborTable,
+    pub(crate) routes: RouteTable,
+    pub(crate) time_wait: TimeWaitTable,
+    pub(crate) ports: PortAllocator,
+    pub(crate) changes: Changes,
+    pub(crate) looped: Loopback,
+    /// Flows that want to be asked for segments.
+    pub(crate) dirty: VecDeque<u32>,
+    /// Flows that wait for the MAC address of a next hop.
+    pub(crate) unresolved: HashMap<Ipv4Addr, Vec<FlowId>>,
+    /// The burst being processed: classes and the flows that were found.
+    pub(crate) burst: Vec<(Class, Option<u32>)>,
+    /// Timers due in this call.
+    pub(crate) due: Vec<u32>,
+    /// The largest room the transmit queue ever had.
+    pub(crate) tx_slots: usize,
+    pub(crate) resets: RateLimit,
+    pub(crate) challenges: RateLimit,
+    pub(crate) unreachables: RateLimit,
+    /// The next segment fed to a flow makes smoltcp panic.
+    #[cfg(test)]
+    pub(crate) poison: bool,
+}
+
+/// What a call was given to work with.
+pub(crate) struct Io<'a> {
+    pub(crate) now: Instant,
+    pub(crate) memory: &'a mut dyn FlowMemory,
+    pub(crate) tx: &'a mut dyn TxQueue,
+}
+
+impl Stack {
+    /// Makes a stack without flows. Reserves address space for `max_flows`, touches little of it.
+    #[must_use]
+    pub fn new(config: StackConfig) -> Self {
+        let addresses: Vec<Ipv4Addr> = config
+            .addresses
+            .iter()
+            .map(|interface| interface.address)
+            .collect();
+        Self {
+            counters: StackCounters::new(),
+            rules: Rules {
+                mac: config.mac,
+                vlan: config.vlan,
+                addresses: config.addresses.clone(),
+                trust_checksum: config.trust_checksum,
+            },
+            station: Station {
+                mac: config.mac,
+                vlan: config.vlan,
+                offload: config.tx_checksum_offload,
+            },
+            table: FlowTable::new(config.max_flows, config.secret.map(|byte| byte ^ TABLE_KEY)),
+            listeners: ListenerTable::default(),
+            interfaces: Interfaces::new(config.mtu),
+            wheel: TimerWheel::new(Instant::ZERO),
+            neighbors: NeighborTable::new(config.mac, &addresses, config.max_neighbors),
+            routes: RouteTable::new(&config.addresses, &config.routes, config.gateway),
+            time_wait: TimeWaitTable::new(
+                config.max_flows,
+                config.msl + config.msl,
+                config.secret.map(|byte| byte ^ REST_KEY),
+            ),
+            ports: PortAllocator::new(config.ephemeral_ports, config.secret),
+            changes: Changes::default(),
+            looped: Loopback::default(),
+            dirty: VecDeque::new(),
+            unresolved: HashMap::new(),
+            burst: Vec::with_capacity(BURST_MAX),
+            due: Vec::new(),
+            tx_slots: 0,
+            resets: RateLimit::new(RESETS_PER_SECOND, RESETS_PER_SECOND),
+            challenges: RateLimit::new(CHALLENGES_PER_SECOND, CHALLENGES_PER_SECOND),
+            unreachables: RateLimit::new(UNREACHABLES_PER_SECOND, UNREACHABLES_PER_SECOND),
+            #[cfg(test)]
+            poison: false,
+            config,
+        }
+    }
+
+    /// What the stack was told.
+    #[must_use]
+    pub fn config(&self) -> &StackConfig {
+        &self.config
+    }
+
+    /// What the stack counts.
+    #[must_use]
+    pub fn counters(&self) -> &StackCounters {
+        &self.counters
+    }
+
+    /// Flows that exist, TIME-WAIT not among them.
+    #[must_use]
+    pub fn live_flows(&self) -> usize {
+        self.table.live()
+    }
+
+    /// Connections that rest in TIME-WAIT.
+    #[must_use]
+    pub fn resting_flows(&self) -> usize {
+        self.time_wait.len()
+    }
+
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// EADDRNOTAVAIL when the address is not ours, EADDRINUSE when the endpoint is taken, EINVAL for port 0.
+    pub fn listen(&mut self, request: &ListenRequest) -> Result<ListenerId, Errno> {
+        let address = *request.local.ip();
+        if request.local.port() == 0 {
+            return Err(Errno::INVAL);
+        }
+        if !address.is_unspecified() && !self.rules.is_ours(address) {
+            return Err(Errno::ADDRNOTAVAIL);
+        }
+        self.listeners.add(request)
+    }
+
+    /// Changes a listener's backlog, as a second listen(2) does. Waiting connections stay.
+    pub fn set_backlog(&mut self, id: ListenerId, backlog: u32) {
+        if let Some(listener) = self.listeners.at_mut(id) {
+            listener.set_backlog(backlog);
+        }
+    }
+
+    /// Notes that the program took `flow` from the accept queue of `listener`.
+    pub fn accepted(&mut self, listener: ListenerId, flow: FlowId) {
+        let Some((hot, cold)) = self
+            .table
+            .resolve(flow)
+            .and_then(|index| self.table.parts(index))
+        else {
+            return;
+        };
+        if hot.phase == Phase::Queued && cold.listener == Some(listener) {
+            hot.phase = Phase::Owned;
+            if let Some(listener) = self.listeners.at_mut(listener) {
+                listener.leave_queue();
+            }
+        }
+    }
+
+    /// Gives a flow the lcore's own number.
+    pub fn set_token(&mut self, flow: FlowId, token: u32) {
+        if let Some((_, cold)) = self
+            .table
+            .resolve(flow)
+            .and_then(|index| self.table.parts(index))
+        {
+            cold.token = token;
+        }
+    }
+
+    /// Changes a flow's options; `rx_bytes` and `max_segment` have no effect after the handshake.
+    pub fn set_options(&mut self, flow: FlowId, options: &FlowOptions) {
+        let Some(index) = self.table.resolve(flow) else {
+            return;
+        };
+        if let Some((hot, cold)) = self.table.parts(index) {
+            cold.options = *options;
+            cold.meter.tos = options.tos;
+            hot.engine.set_options(options);
+            self.mark_dirty(index);
+        }
+    }
+
+    /// Everything the program side may learn of a flow; None when the id is not good any more.
+    #[must_use]
+    pub fn facts(&self, flow: FlowId) -> Option<Facts> {
+        self.facts_of(self.table.resolve(flow)?)
+    }
+
+    fn facts_of(&self, index: u32) -> Option<Facts> {
+        let (hot, cold) = self.table.look(index)?;
+        let open = !hot.flags.has(Flags::DETACHED) && cold.error.is_none();
+        Some(Facts {
+            state: cold.state,
+            ring: cold.held.ring,
+            rx_total: cold.rx_total,
+            rx_finished: cold.rx_finished,
+            tx_room: if open { hot.engine.facts().tx_room } else { 0 },
+            tx_acked: cold.tx_acked,
+            tx_total: cold.tx_total,
+            tx_finished: cold.tx_finished,
+            error: cold.error,
+            local: hot.key.local,
+            remote: hot.key.remote,
+            srtt_us: cold.meter.srtt_us,
+            retransmits: cold.meter.retransmits,
+            mss: cold.meter.mss,
+        })
+    }
+
+    /// Every flow with its token and facts. Walks the whole table: for reports, not for the loop.
+    pub fn flows(&self) -> impl Iterator<Item = (FlowId, u32, Facts)> + '_ {
+        self.table.iter().filter_map(|(index, _, cold)| {
+            Some((self.table.id(index), cold.token, self.facts_of(index)?))
+        })
+    }
+
+    /// Hands out what became different since the last call, in order; a flow stands in it at most once.
+    pub fn take_changes(&mut self, into: &mut Vec<Change>) {
+        let table = &mut self.table;
+        self.changes.take(into, |change| {
+            let (Change::Accepted { flow, .. } | Change::Flow { flow, .. }) = change else {
+                return;
+            };
+            if let Some((_, cold)) = table.resolve(*flow).and_then(|index| table.parts(index)) {
+                forget(&mut cold.mark);
+            }
+        });
+    }
+
+    /// When [`Stack::expire`] or [`Stack::transmit`] must be called next at the latest; None = when a frame comes.
+    #[must_use]
+    pub fn next_timer(&self) -> Option<Instant> {
+        if !self.dirty.is_empty() || self.looped.len() > 0 {
+            return Some(Instant::ZERO);
+        }
+        [
+            self.wheel.next_due(),
+            self.neighbors.next_due(),
+            self.time_wait.next_due(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Puts a flow into the dirty list, once.
+    pub(crate) fn mark_dirty(&mut self, index: u32) {
+        if let Some((hot, _)) = self.table.parts(index)
+            && !hot.flags.has(Flags::DIRTY)
+        {
+            hot.flags.set(Flags::DIRTY);
+            self.dirty.push_back(index);
+        }
+    }
+
+    /// Tells of changed facts.
+    pub(crate) fn note_change(&mut self, index: u32) {
+        let flow = self.table.id(index);
+        if let Some((hot, cold)) = self.table.parts(index)
+            && matches!(hot.phase, Phase::Queued | Phase::Owned)
+        {
+            let change = Change::Flow {
+                flow,
+                token: cold.token,
+            };
+            self.changes.flow(&mut cold.mark, change);
+        }
+    }
+
+    /// Whether an endpoint pair is free for a new flow.
+    pub(crate) fn is_free(&self, key: FlowKey) -> bool {
+        self.table.lookup(key).is_none() && !self.time_wait.contains(key)
+    }
+
+    /// Descriptors that segments must leave free for replies to received frames.
+    pub(crate) fn reserve(&self) -> usize {
+        (self.tx_slots / 2).min(BURST_MAX)
+    }
+
+    /// Where frames leave in this call.
+    pub(crate) fn outlet<'a>(
+        tx: &'a mut dyn TxQueue,
+        looped: &'a mut Loopback,
+        counters: &'a StackCounters,
+        station: Station,
+        reserve: usize,
+    ) -> Outlet<'a> {
+        Outlet {
+            tx,
+            looped,
+            station,
+            counters,
+            reserve,
+        }
+    }
+
+    /// Whether the peer of `key` is one of our own addresses.
+    pub(crate) fn is_looped(&self, remote: SocketAddrV4) -> bool {
+        self.rules.is_ours(*remote.ip())
+    }
+}
+
+/// Makes keys of their own for the two tables, because sequence numbers show something of the secret's hashes.
+const TABLE_KEY: u8 = 0x5a;
+const REST_KEY: u8 = 0xc3;
+/// Resets sent for segments without a connection (RFC 9293 3.10.7.1); enough for a scan to be answered, too few to be a
+/// reflector.
+const RESETS_PER_SECOND: u32 = 1000;
+/// Challenge ACKs of all flows (RFC 5961 section 7; Linux `tcp_challenge_ack_limit` was this).
+const CHALLENGES_PER_SECOND: u32 = 1000;
+/// ICMP errors that we send (RFC 1812 4.3.2.8).
+const UNREACHABLES_PER_SECOND: u32 = 100;
+
+// A stack is made by one thread and driven by another.
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<Stack>();
+};

@@ -1,0 +1,246 @@
+//! Traces over a tiny wire, and whole stacks against each other in virtual time.
+
+mod bulk;
+mod connect;
+mod endings;
+mod guard;
+mod handshake;
+mod load;
+mod pair;
+mod peer;
+mod window;
+
+use core::net::Ipv4Addr;
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use super::{FlowMemory, Interface4, Owner, RxRing, SendBuffer, StackConfig};
+use crate::device::{TxMeta, TxQueue};
+use crate::time::Instant;
+
+/// The address of a host of the tests.
+pub(crate) fn address(host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, host)
+}
+
+/// Its MAC address.
+pub(crate) fn mac(host: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0, host]
+}
+
+/// The config of a host on the test wire.
+pub(crate) fn config(host: u8) -> StackConfig {
+    StackConfig {
+        mac: mac(host),
+        mtu: 1500,
+        vlan: None,
+        addresses: vec![Interface4 {
+            address: address(host),
+            prefix_len: 24,
+        }],
+        gateway: Some(address(254)),
+        routes: Vec::new(),
+        rx_checksum_offload: false,
+        tx_checksum_offload: false,
+        trust_checksum: false,
+        max_flows: 4096,
+        max_neighbors: 64,
+        msl: Duration::from_secs(30),
+        fin_timeout: Duration::from_secs(60),
+        synack_retries: 5,
+        syn_retries: 6,
+        user_timeout: Duration::from_secs(924),
+        orphan_timeout: Duration::from_secs(120),
+        ephemeral_ports: (49_152, 65_535),
+        tx_buffer_bytes: 64 << 10,
+        secret: [host; 16],
+    }
+}
+
+/// What no test writes, so that an untouched byte is seen.
+const UNTOUCHED: u8 = 0xa5;
+
+/// One ring that was handed out: where it lies and how much of it has memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ring {
+    address: usize,
+    capacity: usize,
+    pub(crate) backed: usize,
+}
+
+/// Rings in leaked memory. They are read as the program reads them: by somebody else, here the kernel.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    view: File,
+    pub(crate) rings: BTreeMap<u32, Ring>,
+    pub(crate) returned: Vec<u32>,
+    /// Rings that can still be had.
+    pub(crate) rings_left: usize,
+    /// Whether `back` gives memory.
+    pub(crate) gives: bool,
+    /// Whether send buffers are lent, and which are out.
+    pub(crate) lends: bool,
+    pub(crate) lent: BTreeSet<u32>,
+    next: u32,
+}
+
+impl Memory {
+    pub(crate) fn new() -> Self {
+        let view = File::open("/proc/self/mem").unwrap();
+        Self {
+            view,
+            rings: BTreeMap::new(),
+            returned: Vec::new(),
+            rings_left: usize::MAX,
+            gives: true,
+            lends: false,
+            lent: BTreeSet::new(),
+            next: 0,
+        }
+    }
+
+    /// Reads stream offsets `from..from + into.len()` of ring `id` by the position rule.
+    pub(crate) fn read(&self, id: u32, from: u64, into: &mut [u8]) {
+        let ring = self.rings[&id];
+        let place = usize::try_from(from % ring.capacity as u64).unwrap();
+        let first = into.len().min(ring.capacity - place);
+        let (head, tail) = into.split_at_mut(first);
+        self.view
+            .read_exact_at(head, (ring.address + place) as u64)
+            .unwrap();
+        self.view.read_exact_at(tail, ring.address as u64).unwrap();
+    }
+
+    /// Fails when a byte without memory behind it was written.
+    pub(crate) fn check_untouched(&self) {
+        for (id, ring) in &self.rings {
+            let mut rest = vec![0; ring.capacity - ring.backed];
+            self.view
+                .read_exact_at(&mut rest, (ring.address + ring.backed) as u64)
+                .unwrap();
+            assert!(
+                rest.iter().all(|byte| *byte == UNTOUCHED),
+                "ring {id} was written beyond {}",
+                ring.backed
+            );
+        }
+    }
+}
+
+impl FlowMemory for Memory {
+    fn take(&mut self, _: Owner, capacity: usize) -> Option<RxRing> {
+        self.rings_left = self.rings_left.checked_sub(1)?;
+        let bytes = vec![UNTOUCHED; capacity].leak();
+        let id = self.next;
+        self.next += 1;
+        self.rings.insert(
+            id,
+            Ring {
+                address: bytes.as_ptr().addr(),
+                capacity,
+                backed: 4096,
+            },
+        );
+        Some(RxRing {
+            bytes,
+            backed: 4096,
+            id,
+        })
+    }
+
+    fn back(&mut self, _: Owner, id: u32, bytes: usize) -> bool {
+        let ring = self.rings.get_mut(&id).unwrap();
+        if self.gives {
+            ring.backed = bytes;
+        }
+        self.gives
+    }
+
+    fn take_send(&mut self, _: Owner, bytes: usize) -> Option<SendBuffer> {
+        if !self.lends {
+            return None;
+        }
+        let id = self.next;
+        self.next += 1;
+        self.lent.insert(id);
+        Some(SendBuffer {
+            bytes: vec![0; bytes].leak(),
+            id,
+        })
+    }
+
+    fn give_back_send(&mut self, _: Owner, id: u32) {
+        assert!(
+            self.lent.remove(&id),
+            "send buffer {id} was given back twice"
+        );
+    }
+
+    fn give_back(&mut self, _: Owner, ring: RxRing) {
+        assert!(
+            self.rings.remove(&ring.id).is_some(),
+            "ring {} was given back twice",
+            ring.id
+        );
+        self.returned.push(ring.id);
+    }
+}
+
+/// A port that keeps what it is given.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) slots: usize,
+    pub(crate) stuck: bool,
+    lent: Vec<u8>,
+    burst: Vec<Vec<u8>>,
+    pub(crate) sent: Vec<Vec<u8>>,
+}
+
+impl Port {
+    pub(crate) fn new(slots: usize) -> Self {
+        Self {
+            slots,
+            stuck: false,
+            lent: Vec::new(),
+            burst: Vec::new(),
+            sent: Vec::new(),
+        }
+    }
+
+    /// What was sent since the last call, flushed or not.
+    pub(crate) fn take(&mut self) -> Vec<Vec<u8>> {
+        self.flush(Instant::ZERO);
+        core::mem::take(&mut self.sent)
+    }
+}
+
+impl TxQueue for Port {
+    fn alloc(&mut self, len: usize) -> Option<&mut [u8]> {
+        if self.room() == 0 {
+            return None;
+        }
+        self.lent.clear();
+        self.lent.resize(len, 0xee);
+        Some(&mut self.lent)
+    }
+
+    fn commit(&mut self, len: usize, _: TxMeta) {
+        assert!(self.room() > 0 && len <= self.lent.len());
+        self.burst.push(self.lent[..len].to_vec());
+    }
+
+    fn flush(&mut self, _: Instant) -> usize {
+        if self.stuck {
+            return 0;
+        }
+        let count = self.burst.len();
+        self.sent.append(&mut self.burst);
+        count
+    }
+
+    fn room(&self) -> usize {
+        self.slots - self.burst.len()
+    }
+}

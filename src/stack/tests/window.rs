@@ -1,0 +1,226 @@
+//! The receive ring, its memory, and the window that follows from it.
+
+use core::time::Duration;
+
+use super::peer::{ACK, FIN, PEER_ISS, PEER_PORT, PSH, SYN, Script, Segment};
+use crate::stack::FlowOptions;
+use crate::stack::input::shift_of;
+
+const NEXT: u32 = PEER_ISS + 1;
+
+fn ring(bytes: u32) -> FlowOptions {
+    FlowOptions {
+        rx_bytes: bytes,
+        ..FlowOptions::default()
+    }
+}
+
+/// The window scale option of a SYN-ACK.
+fn scale(bytes: &[u8]) -> Option<u8> {
+    let end = 34 + usize::from(bytes[46] >> 4) * 4;
+    let mut options = &bytes[54..end];
+    while let [kind, rest @ ..] = options {
+        match kind {
+            0 => return None,
+            1 => options = rest,
+            3 => return Some(rest[1]),
+            _ => options = &options[usize::from(rest[0])..],
+        }
+    }
+    None
+}
+
+#[test]
+fn smoltcp_announces_the_scale_that_we_count_with() {
+    for bytes in [4096_u32, 1 << 16, 1 << 17, 256 << 10, 1 << 20] {
+        let mut script = Script::listening(ring(bytes));
+        let answer = script.ask(&Segment::syn());
+        assert_eq!(
+            scale(&answer.bytes),
+            Some(shift_of(bytes as usize)),
+            "{bytes}"
+        );
+    }
+}
+
+#[test]
+fn the_window_begins_at_one_page_and_grows_with_use() {
+    let mut script = Script::listening(ring(64 << 10));
+    let answer = script.ask(&Segment::syn());
+    assert_eq!(answer.tcp.window, 4096);
+    script.tell(&Segment::new(ACK, NEXT, answer.tcp.seq + 1));
+    let flow = script.host.accept()[0];
+    let shift = shift_of(64 << 10);
+    let mut at = 0;
+    let mut edges = vec![(0, 4096)];
+    while at < 70_000 {
+        let heard =
+            script.ask(&Segment::new(ACK, NEXT + at, answer.tcp.seq + 1).carrying(&[7; 1000]));
+        at += 1000;
+        let read = script.host.read(script.now, flow, u64::from(at) - 1000);
+        assert_eq!(read, [7; 1000]);
+        assert_eq!(heard.tcp.ack, NEXT + at);
+        edges.push((at, at + (u32::from(heard.tcp.window) << shift)));
+        script.host.memory.check_untouched();
+    }
+    // The edge never moves back by more than the scale rounds off, and follows the memory.
+    assert!(
+        edges
+            .windows(2)
+            .all(|pair| pair[1].1 + (1 << shift) > pair[0].1),
+        "{edges:?}"
+    );
+    assert_eq!(edges[2].1, 4096);
+    assert!(
+        edges[3].1 > 8000,
+        "more than half of the page is used: {edges:?}"
+    );
+    assert!(
+        edges.last().unwrap().1 > 130_000,
+        "the whole ring is backed: {edges:?}"
+    );
+}
+
+#[test]
+fn what_lies_beyond_the_window_is_never_written() {
+    let mut script = Script::listening(ring(64 << 10));
+    let (flow, iss) = script.open(PEER_PORT);
+    // Starts inside, ends beyond, with a FIN that must not count.
+    let heard = script.ask(&Segment::new(ACK | FIN, NEXT + 4000, iss + 1).carrying(&[9; 1400]));
+    assert_eq!(heard.tcp.ack, NEXT);
+    // Wholly beyond.
+    let heard = script.ask(&Segment::new(ACK, NEXT + 5000, iss + 1).carrying(&[9; 1400]));
+    assert_eq!(heard.tcp.ack, NEXT);
+    script.host.memory.check_untouched();
+    assert_eq!(script.count("rx_segments_trimmed"), 1);
+    assert_eq!(script.count("rx_segments_beyond_window"), 1);
+    let filled = [[1; 1000], [2; 1000], [3; 1000], [4; 1000]].concat();
+    let heard = script.burst(&[
+        Segment::new(ACK, NEXT, iss + 1).carrying(&filled[..1400]),
+        Segment::new(ACK, NEXT + 1400, iss + 1).carrying(&filled[1400..2800]),
+        Segment::new(ACK, NEXT + 2800, iss + 1).carrying(&filled[2800..]),
+    ]);
+    // The 96 bytes that fitted were kept.
+    assert_eq!(heard.last().unwrap().tcp.ack, NEXT + 4096);
+    assert!(!script.host.facts(flow).rx_finished);
+    let bytes = script.host.read(script.now, flow, 0);
+    assert_eq!(
+        (&bytes[..4000], &bytes[4000..]),
+        (&filled[..], &[9; 96][..])
+    );
+}
+
+#[test]
+fn without_memory_the_window_closes_and_opens_again_when_there_is_some() {
+    let mut script = Script::listening(ring(64 << 10));
+    let (flow, iss) = script.open(PEER_PORT);
+    script.host.memory.gives = false;
+    let full = [5; 4096];
+    let segments: Vec<Segment> = full
+        .chunks(1024)
+        .zip(0_u32..)
+        .map(|(part, number)| Segment::new(ACK, NEXT + number * 1024, iss + 1).carrying(part))
+        .collect();
+    let heard = script.burst(&segments);
+    let last = heard.last().unwrap();
+    assert_eq!((last.tcp.ack, last.tcp.window), (NEXT + 4096, 0));
+    assert!(script.count("ring_growth_refused") > 0);
+    // A probe of one byte is answered and not taken.
+    let answer = script.ask(&Segment::new(ACK, NEXT + 4096, iss + 1).carrying(&[6]));
+    assert_eq!((answer.tcp.ack, answer.tcp.window), (NEXT + 4096, 0));
+    assert_eq!(script.host.read(script.now, flow, 0), full);
+    script.host.memory.check_untouched();
+    script.host.memory.gives = true;
+    let heard = script.wait(Duration::from_millis(50));
+    let (_, update) = heard.last().expect("the peer must be told");
+    assert_eq!(update.tcp.ack, NEXT + 4096);
+    assert_eq!(
+        u32::from(update.tcp.window) << shift_of(64 << 10),
+        4096,
+        "{update:?}"
+    );
+    let answer = script.ask(&Segment::new(ACK, NEXT + 4096, iss + 1).carrying(&[6]));
+    assert_eq!(answer.tcp.ack, NEXT + 4097);
+}
+
+#[test]
+fn a_slow_reader_closes_the_window_and_opens_it_by_reading() {
+    let mut script = Script::listening(ring(4096));
+    let (flow, iss) = script.open(PEER_PORT);
+    let heard = script.burst(&[
+        Segment::new(ACK, NEXT, iss + 1).carrying(&[1; 2048]),
+        Segment::new(ACK, NEXT + 2048, iss + 1).carrying(&[2; 2048]),
+    ]);
+    assert_eq!(heard.len(), 1, "one ACK a burst: {heard:?}");
+    assert_eq!((heard[0].tcp.ack, heard[0].tcp.window), (NEXT + 4096, 0));
+    script.host.read(script.now, flow, 0);
+    let heard = script.wait(Duration::from_millis(1));
+    assert_eq!(
+        (heard[0].1.tcp.ack, heard[0].1.tcp.window),
+        (NEXT + 4096, 4096)
+    );
+}
+
+#[test]
+fn a_false_consumed_count_harms_nobody() {
+    let mut script = Script::listening(ring(4096));
+    let (flow, iss) = script.open(PEER_PORT);
+    script.ask(&Segment::new(ACK | PSH, NEXT, iss + 1).carrying(&[1; 100]));
+    script.host.stack.consumed(script.now, flow, 50);
+    script.host.stack.consumed(script.now, flow, 20);
+    script.host.stack.consumed(script.now, flow, u64::MAX);
+    let answer = script.ask(&Segment::new(ACK | PSH, NEXT + 100, iss + 1).carrying(&[2; 100]));
+    assert_eq!(answer.tcp.window, 3996, "100 bytes are not read");
+    assert_eq!(script.host.facts(flow).rx_total, 200);
+}
+
+#[test]
+fn bytes_lie_at_their_offset_modulo_the_capacity_also_out_of_order() {
+    let mut script = Script::listening(ring(4096));
+    let (flow, iss) = script.open(PEER_PORT);
+    let byte = |offset: u32| u8::try_from(offset % 251).unwrap();
+    let mut at = 0_u32;
+    for round in 0..50_u32 {
+        // Three pieces, the first one last.
+        let pieces: Vec<Segment> = (0..3)
+            .rev()
+            .map(|piece| {
+                let start = at + piece * 700;
+                let bytes: Vec<u8> = (start..start + 700).map(byte).collect();
+                Segment::new(ACK, NEXT + start, iss + 1).carrying(&bytes)
+            })
+            .collect();
+        script.burst(&pieces);
+        let bytes = script.host.read(script.now, flow, u64::from(at));
+        let expected: Vec<u8> = (at..at + 2100).map(byte).collect();
+        assert_eq!(bytes, expected, "round {round}");
+        at += 2100;
+        script.wait(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn data_with_an_old_acknowledgement_is_taken() {
+    let mut script = Script::listening(ring(64 << 10));
+    let (flow, iss) = script.open(PEER_PORT);
+    script.host.stack.send(script.now, flow, &[1; 100]);
+    script.wait(Duration::from_millis(1));
+    script.tell(&Segment::new(ACK, NEXT, iss + 101));
+    let answer = script.ask(&Segment::new(ACK, NEXT, iss + 50).carrying(b"crossed"));
+    assert_eq!(answer.tcp.ack, NEXT + 7);
+    assert_eq!(script.host.facts(flow).tx_acked, 100);
+}
+
+#[test]
+fn a_small_ring_needs_no_scale_and_a_peer_without_scale_gets_none() {
+    let mut script = Script::listening(ring(256 << 10));
+    let answer = script.ask(&Segment {
+        options: vec![2, 4, 5, 180],
+        ..Segment::syn()
+    });
+    assert_eq!(scale(&answer.bytes), None);
+    script.tell(&Segment::new(ACK, NEXT, answer.tcp.seq + 1));
+    let heard = script.ask(&Segment::new(ACK, NEXT, answer.tcp.seq + 1).carrying(&[1; 1000]));
+    assert_eq!(heard.tcp.window, 3096);
+    assert!(answer.is(SYN | ACK));
+}

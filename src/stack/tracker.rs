@@ -1,0 +1,242 @@
+//! Sequence bookkeeping of one flow from its own segments: smoltcp shows none of it.
+//!
+//! Read RFC 9293 section 3.4 and RFC 7323 section 2 first. Everything that is sent passes
+//! [`Meter::on_sent`], which also holds the advertised window down to the ring memory that exists.
+
+use super::frame::{Checksums, double_at, put_double, put_word, word_at};
+use super::patch::clamp_mss;
+use crate::time::Instant;
+
+/// The part of the bookkeeping that every received segment needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Track {
+    /// The peer's initial sequence number.
+    pub(crate) irs: u32,
+    /// The first sequence number not sent yet (largest ever sent, plus one).
+    pub(crate) snd_nxt: u32,
+    /// The right edge that was advertised: nothing at or beyond it is accepted. Never moves back.
+    pub(crate) edge: u32,
+}
+
+/// The rest of the bookkeeping.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    /// Our initial sequence number.
+    pub(crate) iss: u32,
+    /// Bytes of the ring, from stream offset 0, that have memory behind them.
+    pub(crate) backed: usize,
+    /// Bytes of the ring.
+    pub(crate) capacity: usize,
+    /// Window scale of our window field; 0 until both sides agreed.
+    pub(crate) shift: u8,
+    /// Window field sent last.
+    pub(crate) window: u16,
+    /// The right edge that smoltcp believes to have advertised; the clamp may have held it back.
+    pub(crate) believed: u32,
+    /// Window of the first SYN, unscaled.
+    pub(crate) syn_window: u16,
+    /// SYN or SYN-ACK segments sent.
+    pub(crate) syns: u8,
+    /// Segments sent.
+    pub(crate) segments: u32,
+    /// Segments sent again.
+    pub(crate) retransmits: u32,
+    /// Smoothed round-trip time in microseconds; 0 = not known.
+    pub(crate) srtt_us: u32,
+    /// Segment size towards the peer.
+    pub(crate) mss: u16,
+    /// IP_TOS byte.
+    pub(crate) tos: u8,
+    /// Largest MSS option that we send; 0 = as the MTU has it.
+    pub(crate) max_segment: u16,
+    /// The segment that is being timed: the acknowledgement that ends it, and when it left.
+    timed: Option<(u32, Instant)>,
+    /// The SYN-ACK packet as sent, kept while the handshake is not complete.
+    pub(crate) syn_ack: Vec<u8>,
+}
+
+/// Fields of a TCP segment in an IPv4 packet without IP options, as our engine sends it.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    seq: u32,
+    ack: u32,
+    flags: u8,
+    window: u16,
+    payload: u32,
+}
+
+impl Meter {
+    /// Starts over for a new flow whose ring has `backed` of `capacity` bytes. The SYN-ACK's memory is kept.
+    pub(crate) fn reset(&mut self, backed: usize, capacity: usize) {
+        let mut syn_ack = core::mem::take(&mut self.syn_ack);
+        syn_ack.clear();
+        *self = Self {
+            backed,
+            capacity,
+            syn_ack,
+            ..Self::default()
+        };
+    }
+
+    /// Whether the window must be held down because part of the ring has no memory.
+    pub(crate) fn is_clamped(&self) -> bool {
+        self.backed < self.capacity
+    }
+
+    /// The window field that may be advertised with `ack`, at most `wanted`.
+    pub(crate) fn window_for(&self, track: &Track, ack: u32, wanted: u16) -> u16 {
+        if !self.is_clamped() {
+            return wanted;
+        }
+        let backed = u32::try_from(self.backed).unwrap_or(u32::MAX);
+        let limit = track.irs.wrapping_add(1).wrapping_add(backed);
+        let room = ahead(ack, limit) >> self.shift;
+        wanted.min(u16::try_from(room).unwrap_or(u16::MAX))
+    }
+
+    /// Looks at a segment that is about to leave, patches its window, MSS option and TOS, and keeps what the
+    /// guard needs. None when it is not a TCP segment.
+    pub(crate) fn on_sent(
+        &mut self,
+        track: &mut Track,
+        packet: &mut [u8],
+        now: Instant,
+    ) -> Option<()> {
+        let sent = read(packet)?;
+        *packet.get_mut(1)? = self.tos;
+        let syn = sent.flags & SYN != 0;
+        let window = if syn {
+            if self.max_segment != 0 {
+                // None says that there is no such option to lower.
+                let _ = clamp_mss(packet, self.max_segment, Checksums::Port);
+            }
+            if self.is_clamped() {
+                sent.window
+                    .min(u16::try_from(self.backed).unwrap_or(u16::MAX))
+            } else {
+                sent.window
+            }
+        } else {
+            self.window_for(track, sent.ack, sent.window)
+        };
+        if window != sent.window {
+            put_word(packet, IP + 14, window)?;
+        }
+        self.segments = self.segments.wrapping_add(1);
+        let length = sent.payload + u32::from(syn) + u32::from(sent.flags & FIN != 0);
+        if length == 0 && sent.flags & ACK != 0 && distance(sent.seq, track.snd_nxt) > 0 {
+            // After a time-out smoltcp counts from SND.UNA again, also for its ACKs. The peer takes those for old and does
+            // not look at them (RFC 9293 section 3.10.7.4 wants SND.NXT); two such ends would wait for ever.
+            put_double(packet, IP + 4, track.snd_nxt)?;
+        }
+        if sent.flags & RST != 0 {
+            return Some(());
+        }
+        self.window = window;
+        if sent.flags & ACK != 0 {
+            let shift = if syn { 0 } else { self.shift };
+            self.advertise(track, sent.ack.wrapping_add(u32::from(window) << shift));
+            let believed = sent.ack.wrapping_add(u32::from(sent.window) << shift);
+            if self.segments == 1 || distance(self.believed, believed) > 0 {
+                self.believed = believed;
+            }
+        }
+        let end = sent.seq.wrapping_add(length);
+        if syn {
+            self.syns = self.syns.saturating_add(1);
+            self.iss = sent.seq;
+            self.syn_window = window;
+            if self.syns == 1 {
+                track.snd_nxt = sent.seq;
+            }
+            if sent.flags & ACK != 0 {
+                self.syn_ack.clear();
+                self.syn_ack.extend_from_slice(packet);
+            }
+        }
+        if length == 0 {
+            return Some(());
+        }
+        if distance(track.snd_nxt, end) > 0 {
+            track.snd_nxt = end;
+            if self.timed.is_none() {
+                self.timed = Some((end, now));
+            }
+        } else {
+            self.retransmits = self.retransmits.saturating_add(1);
+            // Karn's rule: an acknowledgement of a segment sent twice says nothing.
+            self.timed = None;
+        }
+        Some(())
+    }
+
+    /// The right edge that may be advertised now.
+    pub(crate) fn open_edge(&self, track: &Track) -> u32 {
+        let mut edge = self.believed;
+        if self.is_clamped() {
+            let backed = u32::try_from(self.backed).unwrap_or(u32::MAX);
+            let limit = track.irs.wrapping_add(1).wrapping_add(backed);
+            if distance(limit, edge) > 0 {
+                edge = limit;
+            }
+        }
+        if distance(track.edge, edge) > 0 {
+            edge
+        } else {
+            track.edge
+        }
+    }
+
+    /// Notes that everything below `edge` was advertised.
+    pub(crate) fn advertise(&self, track: &mut Track, edge: u32) {
+        if distance(track.edge, edge) > 0 {
+            track.edge = edge;
+        }
+    }
+
+    /// Looks at an acknowledgement (RFC 6298 section 2, for reports only).
+    pub(crate) fn on_ack(&mut self, ack: u32, now: Instant) {
+        if let Some((end, left)) = self.timed
+            && distance(end, ack) >= 0
+        {
+            self.timed = None;
+            let sample = u32::try_from(now.since(left).as_micros())
+                .unwrap_or(u32::MAX)
+                .max(1);
+            self.srtt_us = match self.srtt_us {
+                0 => sample,
+                old => old - old / 8 + sample / 8,
+            };
+        }
+    }
+}
+
+/// How far `to` lies after `from` in sequence space; negative = before (RFC 9293 section 3.4).
+#[allow(clippy::cast_possible_wrap)] // the wrap is the point
+pub(crate) const fn distance(from: u32, to: u32) -> i32 {
+    to.wrapping_sub(from) as i32
+}
+
+/// How far `to` lies after `from`; 0 when it lies before.
+pub(crate) fn ahead(from: u32, to: u32) -> u32 {
+    u32::try_from(distance(from, to)).unwrap_or(0)
+}
+
+fn read(packet: &[u8]) -> Option<Sent> {
+    let header = u32::from(packet.get(IP + 12)? >> 4) * 4;
+    let total = u32::try_from(packet.len()).ok()?;
+    Some(Sent {
+        seq: double_at(packet, IP + 4)?,
+        ack: double_at(packet, IP + 8)?,
+        flags: *packet.get(IP + 13)?,
+        window: word_at(packet, IP + 14)?,
+        payload: total.checked_sub(20 + header)?,
+    })
+}
+
+/// Bytes of the IPv4 header that the engine writes.
+const IP: usize = 20;
+const FIN: u8 = 0x01;
+const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
+const ACK: u8 = 0x10;

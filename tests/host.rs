@@ -1,0 +1,369 @@
+//! knetd as a process: hand-shake, service, and its whole life. No privilege is needed: two hosts exchange frames
+//! over a socket.
+
+#[path = "support/knetd.rs"]
+mod knetd;
+#[path = "support/program.rs"]
+mod program;
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use knet::channel::cell::{host_state, kind, process};
+use knet::channel::message::{HEAD_BYTES, Kind, Message, TEXT_BYTES};
+use knet::readiness::event;
+use knetd::{Attached, Folder, Knetd, until};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::Signal;
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const ENDPOINT: SocketAddrV4 = SocketAddrV4::new(SERVER, 6_379);
+
+/// A host with an attached program whose device is open.
+struct Side {
+    knetd: Knetd,
+    attached: Attached,
+    conf: std::path::PathBuf,
+}
+
+impl Side {
+    fn start(folder: &Folder, name: &str, address: Ipv4Addr, common: &str) -> Self {
+        let conf = folder.config(name, address, common);
+        let (knetd, control) = Knetd::private(folder);
+        Self {
+            knetd,
+            attached: Attached::over(control, &conf),
+            conf,
+        }
+    }
+}
+
+impl std::ops::Deref for Side {
+    type Target = program::Program;
+
+    fn deref(&self) -> &Self::Target {
+        &self.attached.program
+    }
+}
+
+/// Two hosts on one wire; the server's lingers as `common` says.
+fn two(folder: &Folder, common: &str) -> (Side, Side) {
+    let server = Side::start(folder, "server", SERVER, common);
+    let client = Side::start(folder, "client", CLIENT, r#""linger_s": 0"#);
+    (server, client)
+}
+
+#[track_caller]
+fn listen(server: &Side) -> u32 {
+    let listener = server.claim();
+    server.listen(listener, ENDPOINT, 16);
+    server.attached.wake();
+    until("listen is answered", || server.answer(listener).is_some());
+    assert_eq!(server.answer(listener), Some(0));
+    listener
+}
+
+#[track_caller]
+fn connect(client: &Side, server: &Side, listener: u32) -> (u32, u32) {
+    let out = client.claim();
+    client.connect(out, ENDPOINT);
+    client.attached.wake();
+    until("it is connected", || {
+        client.kind(out) != kind::FREE && client.kind(out) != kind::CONNECTING
+    });
+    assert_eq!(client.kind(out), kind::STREAM);
+    until("it waits for accept", || server.bits(listener) != 0);
+    (out, server.accept(listener).unwrap())
+}
+
+/// Reads `count` bytes.
+#[track_caller]
+fn read(side: &Side, object: u32, count: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    until("the bytes came", || {
+        bytes.extend(side.recv(object, 65_536));
+        side.attached.wake();
+        bytes.len() >= count
+    });
+    bytes
+}
+
+#[track_caller]
+fn write(side: &Side, object: u32, bytes: &[u8]) {
+    let mut sent = 0;
+    until("the bytes were taken", || {
+        sent += side.send(object, &bytes[sent..]);
+        side.attached.wake();
+        sent == bytes.len()
+    });
+}
+
+#[test]
+fn two_hosts_echo_and_end_when_nobody_needs_them() {
+    let folder = Folder::new();
+    let (mut server, mut client) = two(&folder, r#""linger_s": 0"#);
+    let listener = listen(&server);
+    let (out, into) = connect(&client, &server, listener);
+    let data: Vec<u8> = (0..100_000_u32).map(|n| (n * 7 % 251) as u8).collect();
+    write(&client, out, &data[..60_000]);
+    assert_eq!(read(&server, into, 60_000), data[..60_000]);
+    write(&server, into, &data);
+    assert_eq!(read(&client, out, data.len()), data);
+    // The server's program dies; what it has sent arrives, then FIN.
+    write(&server, into, b"bye");
+    server.attached.socket = spare();
+    until("FIN came", || client.bits(out) & event::RDHUP != 0);
+    assert_eq!(read(&client, out, 3), b"bye");
+    assert!(server.knetd.runs(), "the peer has not closed");
+    client.attached.socket = spare();
+    assert_eq!(server.knetd.ended().code(), Some(0));
+    assert_eq!(client.knetd.ended().code(), Some(0));
+    assert_eq!(server.knetd.socket(), None);
+}
+
+/// Any open descriptor, to replace and so close another one.
+fn spare() -> OwnedFd {
+    std::fs::File::open("/dev/null").unwrap().into()
+}
+
+#[test]
+fn a_sleeper_is_woken_through_its_eventfd() {
+    let folder = Folder::new();
+    let (server, client) = two(
+        &folder,
+        r#""linger_s": 0, "idle": "adaptive", "spin_us": 0"#,
+    );
+    let listener = listen(&server);
+    let (out, into) = connect(&client, &server, listener);
+    let eventfd = server.attached.waiter(3);
+    assert!(
+        knetd::readable(eventfd.as_fd()),
+        "a new waiter is woken once"
+    );
+    let mut count = [0; 8];
+    rustix::io::read(&eventfd, &mut count).unwrap();
+    let slot = server.control.slot(3).unwrap();
+    slot.sleeping.store(1, Ordering::SeqCst);
+    server.cell(into).watch.slots.add(3);
+    client.send(out, b"wake up");
+    client.attached.wake();
+    assert!(knetd::readable(eventfd.as_fd()));
+    assert_eq!(slot.sleeping.load(Ordering::SeqCst), 0);
+    assert_eq!(read(&server, into, 7), b"wake up");
+}
+
+#[test]
+fn a_restarted_program_attaches_to_the_lingering_host() {
+    let folder = Folder::new();
+    let (mut server, client) = two(&folder, r#""linger_s": 30"#);
+    let first = listen(&server);
+    let (out, _into) = connect(&client, &server, first);
+    server.attached.socket = spare();
+    until("FIN came", || client.bits(out) & event::RDHUP != 0);
+    let socket = knetd::connect(&server.knetd.socket().unwrap()).unwrap();
+    server.attached = Attached::over(socket, &server.conf);
+    let listener = listen(&server);
+    connect(&client, &server, listener);
+    assert!(server.knetd.runs());
+}
+
+#[test]
+fn another_config_or_build_is_told_so() {
+    let folder = Folder::new();
+    let conf = folder.config("server", SERVER, r#""linger_s": 30"#);
+    let (knetd, control) = Knetd::private(&folder);
+    let _first = Attached::attach(control, &conf);
+    let path = knetd.socket().unwrap();
+
+    let other = folder.config("other", CLIENT, "");
+    let answer = knetd::hello(&knetd::connect(&path).unwrap(), &other).unwrap();
+    assert_eq!(answer.kind, Kind::Fault);
+    assert!(
+        answer.text.contains("other") && answer.text.contains("server"),
+        "{}",
+        answer.text
+    );
+
+    let answer = knetd::hello_as(&knetd::connect(&path).unwrap(), &conf, "0.0.9").unwrap();
+    assert_eq!(answer.kind, Kind::Fault);
+    for part in ["0.0.9", knet::BUILD_VERSION, "/usr/lib/frame.so", "knetd"] {
+        assert!(answer.text.contains(part), "{}", answer.text);
+    }
+
+    let socket = knetd::connect(&path).unwrap();
+    let mut buffer = [0; HEAD_BYTES + TEXT_BYTES];
+    let mut bytes = Message::new(Kind::Hello, 0, 0).emit(&mut buffer).to_vec();
+    bytes[4] = 99;
+    knetd::send_bytes(socket.as_fd(), &bytes, &[]);
+    let answer = knetd::receive(socket.as_fd()).unwrap();
+    assert!(
+        answer.text.contains("channel version 99"),
+        "{}",
+        answer.text
+    );
+
+    let socket = knetd::connect(&path).unwrap();
+    knetd::send_bytes(socket.as_fd(), b"GET / HTTP/1.1", &[]);
+    assert!(
+        knetd::receive(socket.as_fd()).is_none(),
+        "a stranger is hung up on"
+    );
+}
+
+#[test]
+fn a_bad_config_is_one_line_and_the_host_ends() {
+    let folder = Folder::new();
+    let conf = folder.0.join("bad");
+    std::fs::write(&conf, r#"{"interface": {"ip": "10.0.0.300"}}"#).unwrap();
+    let (mut knetd, control) = Knetd::private(&folder);
+    let answer = knetd::hello(&control, &conf).unwrap();
+    assert_eq!(answer.kind, Kind::Fault);
+    assert!(answer.text.contains("interface.ip"), "{}", answer.text);
+    assert!(
+        answer.text.ends_with("kernel sockets are used"),
+        "{}",
+        answer.text
+    );
+    assert_eq!(knetd.ended().code(), Some(0));
+}
+
+#[test]
+fn a_device_that_does_not_open_is_one_line() {
+    let folder = Folder::new();
+    let conf = folder.0.join("conf");
+    let text = r#"{"interface": {"vdevs": ["knet_unix,path=/no/such/folder/wire"], "ip": "10.0.0.1",
+        "netmask": "255.255.255.0"}, "common": {"linger_s": 0, "on_error": "fail"}}"#;
+    std::fs::write(&conf, text).unwrap();
+    let (mut knetd, control) = Knetd::private(&folder);
+    let attached = Attached::attach(control, &conf);
+    knetd::send(
+        attached.socket.as_fd(),
+        &Message::new(Kind::Open, 0, 0),
+        &[],
+    );
+    let answer = knetd::receive(attached.socket.as_fd()).unwrap();
+    assert_eq!((answer.kind, answer.b), (Kind::Fault, 1));
+    assert!(
+        answer.text.contains("/no/such/folder/wire"),
+        "{}",
+        answer.text
+    );
+    assert!(answer.text.contains("refused"), "{}", answer.text);
+    assert_eq!(knetd.ended().code(), Some(0));
+}
+
+#[test]
+fn a_forked_child_keeps_the_sockets() {
+    let folder = Folder::new();
+    let (mut server, client) = two(&folder, r#""linger_s": 0"#);
+    let listener = listen(&server);
+    // As the fork handler does: a cell, the holdings, one end of a pair for the host.
+    let cell = (0..).find(|&cell| {
+        let it = server.control.process(cell).unwrap();
+        it.state.load(Ordering::SeqCst) == process::FREE
+    });
+    let cell = cell.unwrap();
+    let it = server.control.process(cell).unwrap();
+    it.pid.store(std::process::id(), Ordering::SeqCst);
+    it.state.store(process::FORKING, Ordering::SeqCst);
+    let held = server.control.held(server.cell).unwrap();
+    held.copy_to(&server.control.held(cell).unwrap());
+    let (childs, hosts) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    let message = Message::new(Kind::Fork, cell, 0);
+    knetd::send(server.attached.socket.as_fd(), &message, &[hosts.as_fd()]);
+    drop(hosts);
+    let message = Message::new(Kind::Child, cell, std::process::id());
+    knetd::send(childs.as_fd(), &message, &[]);
+    until("the child lives", || {
+        it.state.load(Ordering::SeqCst) == process::LIVE
+    });
+    // The parent exits; the child serves.
+    let parent = server.cell;
+    server.attached.socket = childs;
+    server.attached.program.cell = cell;
+    let gone = server.control.process(parent).unwrap();
+    until("the parent is gone", || {
+        gone.state.load(Ordering::SeqCst) == process::FREE
+    });
+    let (out, into) = connect(&client, &server, listener);
+    write(&server, into, b"from the child");
+    assert_eq!(read(&client, out, 14), b"from the child");
+    assert!(server.knetd.runs());
+}
+
+#[test]
+fn sigterm_spares_a_private_host_with_clients() {
+    let folder = Folder::new();
+    let (mut server, client) = two(&folder, r#""linger_s": 0"#);
+    let listener = listen(&server);
+    server.knetd.signal(Signal::TERM);
+    let (out, into) = connect(&client, &server, listener);
+    write(&client, out, b"still here");
+    assert_eq!(read(&server, into, 10), b"still here");
+    assert!(server.knetd.runs());
+}
+
+#[test]
+fn a_killed_host_hangs_up_and_leaves_no_stale_socket_behind() {
+    let folder = Folder::new();
+    let conf = folder.config("server", SERVER, r#""linger_s": 0"#);
+    let (mut knetd, control) = Knetd::private(&folder);
+    let attached = Attached::attach(control, &conf);
+    let path = knetd.socket().unwrap();
+    knetd.signal(Signal::KILL);
+    knetd.ended();
+    assert!(knetd::receive(attached.socket.as_fd()).is_none());
+    assert!(path.exists(), "kill -9 removes nothing");
+    let (knetd, control) = Knetd::private(&folder);
+    Attached::attach(control, &conf);
+    assert_eq!(knetd.socket(), Some(path.clone()));
+    knetd::connect(&path).unwrap();
+}
+
+#[test]
+fn a_system_host_serves_several_programs_and_ends_on_sigterm() {
+    let folder = Folder::new();
+    let conf = folder.config("system", SERVER, r#""mode": 1"#);
+    let mut knetd = Knetd::system(&folder, &conf);
+    let path = folder.0.join("knetd.sock");
+    until("it listens", || knetd::connect(&path).is_ok());
+    let first = Attached::over(knetd::connect(&path).unwrap(), &conf);
+    let second = Attached::over(knetd::connect(&path).unwrap(), &conf);
+    for attached in [&first, &second] {
+        until("the lcore serves it", || {
+            let state = &attached.program.control.header().host_state;
+            state.load(Ordering::SeqCst) == host_state::RUNNING
+        });
+    }
+    let listener = first.program.claim();
+    first.program.listen(listener, ENDPOINT, 4);
+    first.wake();
+    until("listen is answered", || {
+        first.program.answer(listener) == Some(0)
+    });
+    // A program of the same host reaches it inside the host.
+    let out = second.program.claim();
+    second.program.connect(out, ENDPOINT);
+    second.wake();
+    until("it is connected", || {
+        second.program.kind(out) == kind::STREAM
+    });
+    until("it waits for accept", || first.program.bits(listener) != 0);
+    let into = first.program.accept(listener).unwrap();
+    second.program.send(out, b"looped");
+    second.wake();
+    until("the bytes came", || {
+        first.program.recv(into, 100) == b"looped"
+    });
+    knetd.signal(Signal::TERM);
+    assert_eq!(knetd.ended().code(), Some(0));
+    assert!(!path.exists());
+}

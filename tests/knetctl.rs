@@ -1,0 +1,211 @@
+//! knetctl as an operator meets it: exit codes, lines, JSON, and what `run` hands to the program.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test's helper")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const GOOD: &str = r#"{"interface": {"vdevs": ["knet_unix,path=/tmp/knet-ctl-test.sock"], "ip": "10.77.0.1"}} # fine"#;
+
+/// A folder with knetctl in it, and empty files in place of the parts of knet that it looks for.
+struct Installed(PathBuf);
+
+impl Installed {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("knet-ctl-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("folder");
+        fs::copy(env!("CARGO_BIN_EXE_knetctl"), folder.join("knetctl")).expect("copy");
+        for part in ["libknet_frame.so", "knetd"] {
+            fs::write(folder.join(part), "").expect("part");
+        }
+        Self(folder)
+    }
+
+    fn file(&self, name: &str, text: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, text).expect("file");
+        path
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(self.0.join("knetctl"));
+        command
+            .env_remove("LD_PRELOAD")
+            .env_remove("KNET_CONF")
+            .env_remove("KNET_HOST");
+        command
+    }
+
+    fn check(&self, file: &Path) -> Output {
+        self.command()
+            .arg("check")
+            .arg(file)
+            .output()
+            .expect("knetctl")
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_exit_code_tells_the_file_from_the_machine() {
+    let installed = Installed::new("codes");
+    let good = installed.check(&installed.file("good", GOOD.as_bytes()));
+    assert_eq!(good.status.code(), Some(0), "{}", text(&good.stdout));
+    let no_device = br#"{"interface": {"bdf_nums": ["ffff:ff:1f.7"], "ip": "10.77.0.1"}}"#;
+    let elsewhere = installed.check(&installed.file("elsewhere", no_device));
+    assert_eq!(
+        elsewhere.status.code(),
+        Some(2),
+        "{}",
+        text(&elsewhere.stdout)
+    );
+    assert!(
+        text(&elsewhere.stdout).contains("no PCI device ffff:ff:1f.7"),
+        "{}",
+        text(&elsewhere.stdout)
+    );
+    let faulty =
+        installed.check(&installed.file("faulty", b"{\"interface\": {\"ip\": 5, \"mtu\": 1}}"));
+    assert_eq!(faulty.status.code(), Some(1));
+    let lines = text(&faulty.stdout);
+    for part in [
+        "1:22: interface.ip: the number 5",
+        "1:32: interface.mtu: 1 is out of range",
+        "no port is named",
+        "3 faults",
+    ] {
+        assert!(lines.contains(part), "{part:?} is not in {lines}");
+    }
+    assert_eq!(
+        installed
+            .command()
+            .args(["check", "--no-such-flag"])
+            .output()
+            .expect("knetctl")
+            .status
+            .code(),
+        Some(64)
+    );
+    assert_eq!(
+        installed
+            .command()
+            .arg("--version")
+            .output()
+            .expect("knetctl")
+            .stdout,
+        format!("knetctl {}\n", knet::BUILD_VERSION).as_bytes()
+    );
+}
+
+#[test]
+fn bad_files_are_one_clear_line_each() {
+    let installed = Installed::new("bad");
+    let large = vec![b' '; 1 << 20];
+    let cases: [(&str, &[u8], &str); 6] = [
+        ("empty", b"", "the file is empty"),
+        ("large", &large, "larger than 64 KiB"),
+        ("nul", b"{\0}", "NUL byte"),
+        ("twice", b"{\"version\": 1, \"version\": 2, \"interface\": {\"netdev\": \"lo\", \"ip\": \"10.77.0.1\"}}", "written twice, first at 1:2"),
+        ("string", b"{\"interface\": {\"netdev\": \"lo\", \"ip\": \"10.77.0.1\", \"mtu\": \"1500\"}}", "without quotes"),
+        ("gateway", b"{\"interface\": {\"netdev\": \"lo\", \"ip\": \"10.77.0.1\", \"gateway\": \"10.78.0.1\"}}", "outside the netmask"),
+    ];
+    for (name, bytes, part) in cases {
+        let output = installed.check(&installed.file(name, bytes));
+        let lines = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{name}: {lines}");
+        assert_eq!(lines.lines().count(), 2, "{name}: {lines}");
+        assert!(lines.contains(part), "{name}: {lines}");
+    }
+    let output = installed.check(&installed.0);
+    assert!(text(&output.stdout).contains("is a directory"));
+    let crlf = format!("\u{feff}{}", GOOD.replace(' ', "\r\n"));
+    let crlf = crlf.replace("#\r\n", "# ");
+    assert_eq!(
+        installed
+            .check(&installed.file("crlf", crlf.as_bytes()))
+            .status
+            .code(),
+        Some(0)
+    );
+}
+
+#[test]
+fn json_holds_the_same() {
+    let installed = Installed::new("json");
+    let file = installed.file("conf", b"{\"interface\": {\"ip\": \"10.77.0.1\", \"gatway\": 1, \"netdev\": \"lo\"}, \"common\": {\"zcopy_enable\": 1}}");
+    let output = installed
+        .command()
+        .args(["check", "--json"])
+        .env("KNET_CONF", &file)
+        .output()
+        .expect("knetctl");
+    assert_eq!(output.status.code(), Some(1));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(json["status"], 1);
+    assert_eq!(json["faults"][0]["path"], "interface.gatway");
+    assert_eq!(json["faults"][0]["advice"], "nearest known: gateway");
+    assert_eq!(
+        (&json["faults"][0]["line"], &json["faults"][0]["column"]),
+        (&1.into(), &35.into())
+    );
+    assert_eq!(json["remarks"][0]["path"], "common.zcopy_enable");
+    assert!(json["findings"].as_array().is_some_and(Vec::is_empty));
+}
+
+#[test]
+fn run_hands_over_the_library_and_the_config() {
+    let installed = Installed::new("run");
+    let print = r#"printf '%s|%s|%s' "$LD_PRELOAD" "$KNET_CONF" "$1"; exit 7"#;
+    let mut command = installed.command();
+    command.current_dir(&installed.0).args([
+        "run", "--conf", "c.conf", "--", "sh", "-c", print, "sh", "--flag",
+    ]);
+    let output = command.output().expect("knetctl");
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    let folder = installed.0.canonicalize().expect("folder");
+    let wanted = format!("{0}/libknet_frame.so|{0}/c.conf|--flag", folder.display());
+    assert_eq!(text(&output.stdout), wanted);
+}
+
+#[test]
+fn run_says_why_a_program_does_not_start() {
+    let installed = Installed::new("missing");
+    let run = |program: &Path| {
+        installed
+            .command()
+            .arg("run")
+            .arg("--")
+            .arg(program)
+            .output()
+            .expect("knetctl")
+    };
+    let missing = run(Path::new("knet-no-such-program"));
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(text(&missing.stderr).contains("there is no such program"));
+    let plain = run(&installed.file("plain", b"text"));
+    assert_eq!(plain.status.code(), Some(126));
+    assert!(text(&plain.stderr).contains("not an executable file"));
+    fs::remove_file(installed.0.join("libknet_frame.so")).expect("remove");
+    if !Path::new("/usr/lib64/libknet_frame.so").exists() {
+        let bare = run(Path::new("true"));
+        let multiarch = format!(
+            "/usr/lib/{}-linux-gnu/libknet_frame.so",
+            std::env::consts::ARCH
+        );
+        assert!(
+            bare.status.code() == Some(125) || Path::new(&multiarch).exists(),
+            "{}",
+            text(&bare.stderr)
+        );
+    }
+}
