@@ -184,7 +184,7 @@ knet_install() {
 		if package=$(knet_first_known $line); then
 			packages+=("$package")
 		elif [ "$knet_installer" = apt-get ]; then
-			knet_say "apt knows none of: $line"
+			knet_say "apt knows none of: $line (does apt-get update reach its servers?)"
 			return 1
 		else
 			knet_say "left out, dnf knows none of: $line"

@@ -1,8 +1,19 @@
 //! knetd as a process: hand-shake, service, and its whole life. No privilege is needed: two hosts exchange frames
 //! over a socket.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::cast_possible_truncation,
+    reason = "in a test a surprise is a failure, and its output is for people"
+)]
+
 #[path = "support/knetd.rs"]
 mod knetd;
+#[allow(dead_code, reason = "the lcore's tests use the rest")]
 #[path = "support/program.rs"]
 mod program;
 
@@ -31,7 +42,7 @@ struct Side {
 impl Side {
     fn start(folder: &Folder, name: &str, address: Ipv4Addr, common: &str) -> Self {
         let conf = folder.config(name, address, common);
-        let (knetd, control) = Knetd::private(folder);
+        let (knetd, control) = Knetd::private(folder, name);
         Self {
             knetd,
             attached: Attached::over(control, &conf),
@@ -173,7 +184,7 @@ fn a_restarted_program_attaches_to_the_lingering_host() {
 fn another_config_or_build_is_told_so() {
     let folder = Folder::new();
     let conf = folder.config("server", SERVER, r#""linger_s": 30"#);
-    let (knetd, control) = Knetd::private(&folder);
+    let (knetd, control) = Knetd::private(&folder, "run");
     let _first = Attached::attach(control, &conf);
     let path = knetd.socket().unwrap();
 
@@ -217,7 +228,7 @@ fn a_bad_config_is_one_line_and_the_host_ends() {
     let folder = Folder::new();
     let conf = folder.0.join("bad");
     std::fs::write(&conf, r#"{"interface": {"ip": "10.0.0.300"}}"#).unwrap();
-    let (mut knetd, control) = Knetd::private(&folder);
+    let (mut knetd, control) = Knetd::private(&folder, "run");
     let answer = knetd::hello(&control, &conf).unwrap();
     assert_eq!(answer.kind, Kind::Fault);
     assert!(answer.text.contains("interface.ip"), "{}", answer.text);
@@ -236,7 +247,7 @@ fn a_device_that_does_not_open_is_one_line() {
     let text = r#"{"interface": {"vdevs": ["knet_unix,path=/no/such/folder/wire"], "ip": "10.0.0.1",
         "netmask": "255.255.255.0"}, "common": {"linger_s": 0, "on_error": "fail"}}"#;
     std::fs::write(&conf, text).unwrap();
-    let (mut knetd, control) = Knetd::private(&folder);
+    let (mut knetd, control) = Knetd::private(&folder, "run");
     let attached = Attached::attach(control, &conf);
     knetd::send(
         attached.socket.as_fd(),
@@ -300,6 +311,22 @@ fn a_forked_child_keeps_the_sockets() {
 }
 
 #[test]
+fn a_tool_learns_what_is_served() {
+    let folder = Folder::new();
+    let (server, client) = two(&folder, r#""linger_s": 0"#);
+    let listener = listen(&server);
+    connect(&client, &server, listener);
+    let socket = knetd::connect(&server.knetd.socket().unwrap()).unwrap();
+    knetd::send(socket.as_fd(), &Message::new(Kind::Status, 0, 0), &[]);
+    let answer = knetd::receive(socket.as_fd()).unwrap();
+    assert_eq!(answer.kind, Kind::Status);
+    let status: serde_json::Value = serde_json::from_str(&answer.text).unwrap();
+    assert_eq!(status["counters"]["flows_accepted"], 1, "{status}");
+    assert_eq!(status["families"], 1);
+    assert!(status["port_stats"]["rx_frames"].as_u64().unwrap() > 2);
+}
+
+#[test]
 fn sigterm_spares_a_private_host_with_clients() {
     let folder = Folder::new();
     let (mut server, client) = two(&folder, r#""linger_s": 0"#);
@@ -315,14 +342,14 @@ fn sigterm_spares_a_private_host_with_clients() {
 fn a_killed_host_hangs_up_and_leaves_no_stale_socket_behind() {
     let folder = Folder::new();
     let conf = folder.config("server", SERVER, r#""linger_s": 0"#);
-    let (mut knetd, control) = Knetd::private(&folder);
+    let (mut knetd, control) = Knetd::private(&folder, "run");
     let attached = Attached::attach(control, &conf);
     let path = knetd.socket().unwrap();
     knetd.signal(Signal::KILL);
     knetd.ended();
     assert!(knetd::receive(attached.socket.as_fd()).is_none());
     assert!(path.exists(), "kill -9 removes nothing");
-    let (knetd, control) = Knetd::private(&folder);
+    let (knetd, control) = Knetd::private(&folder, "run");
     Attached::attach(control, &conf);
     assert_eq!(knetd.socket(), Some(path.clone()));
     knetd::connect(&path).unwrap();

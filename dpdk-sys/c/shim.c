@@ -365,6 +365,14 @@ void knet_queue_stats(const struct knet_queue *q, struct knet_stats *out)
 
 void knet_queue_use_socket(struct knet_queue *q, int fd)
 {
+	/*
+	 * af_packet leaves the rest of a burst in its ring until the next one when the send buffer is full
+	 * (208 KiB by default, less than 100 frames). Without the privilege the default stays.
+	 */
+	const int bytes = 16 << 20;
+
+	if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof(bytes)) != 0)
+		(void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
 	q->socket = fd;
 }
 
@@ -495,6 +503,8 @@ static ssize_t log_write(void *cookie, const char *bytes, size_t count)
 	return (ssize_t)all;
 }
 
+static FILE *log_stream;
+
 /* From here on DPDK's log goes into memory; nothing is written to the program's descriptors. */
 int knet_log_open(void)
 {
@@ -504,7 +514,46 @@ int knet_log_open(void)
 	if (stream == NULL)
 		return -errno;
 	setvbuf(stream, NULL, _IOLBF, 1024);
+	log_stream = stream;
 	return rte_openlog_stream(stream);
+}
+
+/*
+ * EAL prints its usage on standard output when it dislikes an argument, getopt and libxdp complain on
+ * standard error. In a process of the host's own the first is dropped and the second joins the log;
+ * in somebody else's process another thread may be printing, so there nothing is diverted.
+ */
+static FILE *saved_output;
+static FILE *saved_errors;
+static FILE *nowhere;
+
+void knet_output_divert(void)
+{
+#ifdef __GLIBC__
+	nowhere = fopen("/dev/null", "we");
+	if (nowhere == NULL || log_stream == NULL)
+		return;
+	saved_output = stdout;
+	saved_errors = stderr;
+	stdout = nowhere;
+	stderr = log_stream;
+#endif
+}
+
+void knet_output_restore(void)
+{
+#ifdef __GLIBC__
+	if (saved_output != NULL) {
+		fflush(log_stream);
+		stdout = saved_output;
+		stderr = saved_errors;
+		saved_output = NULL;
+	}
+	if (nowhere != NULL) {
+		fclose(nowhere);
+		nowhere = NULL;
+	}
+#endif
 }
 
 /* Copies the end of the log, at most `room` bytes. */

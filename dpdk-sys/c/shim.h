@@ -71,6 +71,8 @@ uint32_t knet_packet_sockets(int *out, uint32_t max);
 int knet_errno(void);
 int knet_has_lcore(void);
 int knet_log_open(void);
+void knet_output_divert(void);
+void knet_output_restore(void);
 size_t knet_log_tail(char *out, size_t room);
 int knet_link_up(uint16_t port);
 int knet_interface_mtu(unsigned int index);

@@ -10,11 +10,6 @@ use crate::table::Failure;
 
 /// Starts EAL with the host's argument vector.
 pub(crate) fn start(args: &StartArgs) -> Result<(), Failure> {
-    // SAFETY: no other thread uses DPDK yet.
-    let rc = unsafe { sys::knet_log_open() };
-    if rc != 0 {
-        return Err(Failure::new(rc, "no memory for DPDK's log"));
-    }
     let mut argv = arguments(args)?;
     let argc = c_int::try_from(argv.len()).map_err(|_| Failure::new(-1, "too many arguments"))?;
     argv.push(core::ptr::null_mut());
@@ -27,6 +22,37 @@ pub(crate) fn start(args: &StartArgs) -> Result<(), Failure> {
         return Err(Failure::new(-errno, describe("EAL did not start", errno)));
     }
     Ok(())
+}
+
+/// What DPDK's libraries print goes into the log while this lives.
+pub(crate) struct Diverted(bool);
+
+impl Drop for Diverted {
+    fn drop(&mut self) {
+        if self.0 {
+            // SAFETY: undoes `knet_output_divert`, on the same thread.
+            unsafe { sys::knet_output_restore() };
+        }
+    }
+}
+
+/// Catches DPDK's log from here on, and in a process of our own what is printed until the end of the start.
+pub(crate) fn open_log(own_process: bool) -> Result<Diverted, Failure> {
+    // SAFETY: no other thread uses DPDK yet.
+    let rc = unsafe { sys::knet_log_open() };
+    if rc != 0 {
+        return Err(Failure::new(rc, "no memory for DPDK's log"));
+    }
+    Ok(divert(own_process))
+}
+
+/// Catches what is printed, where nobody else prints.
+pub(crate) fn divert(own_process: bool) -> Diverted {
+    if own_process {
+        // SAFETY: the host says that nobody else prints here.
+        unsafe { sys::knet_output_divert() };
+    }
+    Diverted(own_process)
 }
 
 /// Undoes `start`, as far as DPDK can.

@@ -18,6 +18,7 @@ pub(crate) struct Port {
     queues: Vec<*mut Queue>,
     pool: *mut sys::rte_mempool,
     large: *mut sys::rte_mempool,
+    own_process: bool,
 }
 
 // SAFETY: the pointers are to DPDK's shared memory and to queue records; the table hands a queue to one
@@ -63,6 +64,7 @@ impl Port {
             queues: Vec::new(),
             pool,
             large,
+            own_process: args.own_process != 0,
         };
         let own_socket = driver == "net_af_packet" || driver == "net_af_xdp";
         let mut plan = plan(args, &info, own_socket, &driver, &title)?;
@@ -302,6 +304,7 @@ impl Port {
 
     /// Stops and closes the port and frees its memory. The caller promises that no burst call runs.
     pub(crate) fn close(self) {
+        let _diverted = eal::divert(self.own_process);
         // SAFETY: the port is started.
         unsafe { sys::rte_eth_dev_stop(self.id) };
         // SAFETY: the port is stopped.

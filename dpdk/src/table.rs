@@ -95,6 +95,7 @@ fn start_once(args: &StartArgs, facts: &mut PortFacts) -> Result<(), Failure> {
         ));
     }
     let before = eal::packet_sockets();
+    let _diverted = eal::open_log(args.own_process != 0)?;
     eal::start(args)?;
     let port = Port::open(args, &before, facts)?;
     *PORT.lock().unwrap_or_else(PoisonError::into_inner) = Some(port);

@@ -71,6 +71,8 @@ fn become_host(host: &Path, name: &CStr, control: i32) -> ! {
                 "cannot execute {host}: {}; kernel sockets are used",
                 reason(error)
             ));
+            // The program's Hello first: closing with it unread would reset the socket, and our words with it.
+            hear(CONTROL_FD);
             // If nobody listens any more there is nobody to tell.
             let _ = link::send(CONTROL_FD, &why.message(), None);
             127
@@ -78,6 +80,17 @@ fn become_host(host: &Path, name: &CStr, control: i32) -> ! {
         Err(_) => 126,
     };
     process::exit(status)
+}
+
+/// Waits for one message, or for the end of the program, and forgets it.
+fn hear(socket: i32) {
+    let Ok(socket) = descriptor::lend(socket) else {
+        return;
+    };
+    let mut byte = [0; 1];
+    let flags = rustix::net::RecvFlags::empty();
+    // Whatever came of it, the answer is the same.
+    let _ = rustix::net::recv(socket, &mut byte, flags);
 }
 
 struct Told {

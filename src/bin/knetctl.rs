@@ -17,6 +17,8 @@ mod check;
 mod program;
 #[path = "knetctl/run.rs"]
 mod run;
+#[path = "knetctl/stats.rs"]
+mod stats;
 
 /// sysexits.h: the command was used wrongly.
 const USAGE: u8 = 64;
@@ -33,6 +35,7 @@ struct Arguments {
 enum Command {
     Check(check::Check),
     Run(run::Run),
+    Stats(stats::Stats),
 }
 
 fn main() -> ExitCode {
@@ -43,6 +46,9 @@ fn main() -> ExitCode {
         Ok(Arguments {
             command: Command::Run(run),
         }) => run.execute(),
+        Ok(Arguments {
+            command: Command::Stats(stats),
+        }) => stats.execute(),
         Err(error) => {
             // Nothing is left to tell when even this cannot be printed.
             let _ = error.print();

@@ -7,6 +7,15 @@
 use super::cell::{HostLine, ReadLine};
 use super::sync::{AtomicU32, Ordering};
 
+/// Entries of the queue of a listener whose ring has `rx_ring_bytes` bytes: what fits, 4 096 at most (Linux' somaxconn).
+///
+/// Both sides must use this number, because a position lies at `position % entries`.
+#[must_use]
+pub const fn entries(rx_ring_bytes: u32) -> u32 {
+    let fit = rx_ring_bytes / 4;
+    if fit < 4_096 { fit } else { 4_096 }
+}
+
 /// The entry to be popped next and the position it was seen at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Front {

@@ -14,8 +14,6 @@ pub const PROCS: u32 = 256;
 pub const OBJECTS_MIN: u32 = 4_096;
 /// See [`OBJECTS_MIN`].
 pub const OBJECTS_MAX: u32 = 1 << 21;
-/// Entries of an accept queue at most (twice Linux' `net.core.somaxconn`).
-pub const ACCEPT_ENTRIES_MAX: u32 = 8_192;
 /// The unit in which a program maps ring memory.
 pub const PIECE_BYTES: u64 = 64 << 20;
 /// A page.
@@ -63,17 +61,6 @@ impl Layout {
     #[must_use]
     pub const fn first_host_object(&self) -> u32 {
         self.objects / 2
-    }
-
-    /// Entries of a listener's accept queue, which lies at the start of its receive ring: positions count modulo this.
-    #[must_use]
-    pub const fn accept_entries(&self) -> u32 {
-        let fit = self.rx_ring_bytes / 4;
-        if fit < ACCEPT_ENTRIES_MAX {
-            fit
-        } else {
-            ACCEPT_ENTRIES_MAX
-        }
     }
 
     /// Leaf words of a bitmap over all objects.

@@ -35,6 +35,8 @@ pub enum Kind {
     Fork,
     /// Child: process cell `a` is process `b`.
     Child,
+    /// Tool, instead of Hello: asks what the host does. Host: text = JSON, see `host::status`.
+    Status,
 }
 
 impl Kind {
@@ -48,6 +50,7 @@ impl Kind {
             Self::Waiter,
             Self::Fork,
             Self::Child,
+            Self::Status,
         ]
         .into_iter()
         .find(|kind| *kind as u32 == number)

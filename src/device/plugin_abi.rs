@@ -138,8 +138,8 @@ pub struct StartArgs {
     pub mac: [u8; 6],
     /// 1 = set `mac`, 0 = keep the port's own.
     pub mac_set: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// 1 = nobody else prints in this process, so that what DPDK's libraries print may be caught.
+    pub own_process: u8,
 }
 
 /// What the started port is.

@@ -4,6 +4,7 @@
 //! Invariant: nothing here allocates, locks or calls a symbol that the shim exports.
 
 pub mod descriptor;
+pub mod end_signals;
 pub mod environment;
 pub mod errno;
 pub mod handler;

@@ -1,83 +1,89 @@
-//! Signals of the host as a descriptor.
+//! What the program's signal handlers ask for, and which threads still live.
 //!
 //! # Safety
-//! The two calls read a signal set of this stack frame and keep nothing of it.
+//! The kernel writes one [`Action`] per call; numbers are all that goes to it.
 
 #![allow(unsafe_code)]
 
-use rustix::fd::{AsFd, FromRawFd, OwnedFd};
+use crate::errno::Errno;
 
-use crate::errno::{Errno, Result};
-
-/// Signals that ask a process to end, readable instead of deadly.
-#[derive(Debug)]
-pub struct EndSignals(OwnedFd);
-
-/// SIGTERM, SIGINT and SIGHUP, as bits of the kernel's signal set (signal N is bit N - 1).
-const SET: u64 = bit(libc::SIGTERM) | bit(libc::SIGINT) | bit(libc::SIGHUP);
-
-const fn bit(signal: i32) -> u64 {
-    1 << (signal - 1)
+/// The kernel's sigaction.
+#[repr(C)]
+#[derive(Default)]
+struct Action {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
 }
 
-impl EndSignals {
-    /// Blocks SIGTERM, SIGINT and SIGHUP in this thread and those that it makes, and opens a descriptor that is readable
-    /// when one came.
-    ///
-    /// # Errors
-    /// EMFILE.
-    pub fn catch() -> Result<Self> {
-        let set = SET;
-        let nowhere = core::ptr::null_mut::<libc::c_void>();
-        // SAFETY: the kernel reads eight bytes of `set`.
-        let blocked = unsafe {
-            libc::syscall(
-                libc::SYS_rt_sigprocmask,
-                libc::SIG_BLOCK,
-                &raw const set,
-                nowhere,
-                size_of_val(&set),
-            )
-        };
-        if blocked < 0 {
-            return Err(super::errno::last());
-        }
-        // SAFETY: as above.
-        let fd = unsafe {
-            libc::syscall(
-                libc::SYS_signalfd4,
-                -1,
-                &raw const set,
-                size_of_val(&set),
-                libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
-            )
-        };
-        if fd < 0 {
-            return Err(super::errno::last());
-        }
-        let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
-        // SAFETY: the descriptor was just made and is nobody else's.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
-    }
+/// Bytes of the kernel's signal set.
+const SET_BYTES: usize = 8;
 
-    /// The number of the next signal, None when there is none.
-    ///
-    /// # Errors
-    /// What read says.
-    pub fn next(&self) -> Result<Option<u32>> {
-        let mut info = [0; size_of::<libc::signalfd_siginfo>()];
-        match rustix::io::read(&self.0, &mut info) {
-            Ok(_) => Ok(info
-                .first_chunk::<4>()
-                .map(|number| u32::from_ne_bytes(*number))),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-            Err(errno) => Err(errno),
+/// Whether a blocking call that a handler interrupted goes on (signal(7), SA_RESTART).
+///
+/// The kernel does not tell which handler ran. True when every handler that the program has installed asks for
+/// it; a program with handlers of both kinds gets EINTR.
+#[must_use]
+pub fn handlers_restart() -> bool {
+    let mut restarting = false;
+    for number in 1..=64_i32 {
+        // glibc's own (32 to 34 at most) are not the program's.
+        if (32..libc::SIGRTMIN()).contains(&number) {
+            continue;
         }
+        let mut action = Action::default();
+        let nothing = core::ptr::null::<Action>();
+        // SAFETY: asks only; the kernel writes one Action.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                number,
+                nothing,
+                &raw mut action,
+                SET_BYTES,
+            )
+        };
+        if result != 0 || action.handler == libc::SIG_DFL || action.handler == libc::SIG_IGN {
+            continue;
+        }
+        if action.flags & u64::from(libc::SA_RESTART.cast_unsigned()) == 0 {
+            return false;
+        }
+        restarting = true;
     }
+    restarting
 }
 
-impl AsFd for EndSignals {
-    fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
-        self.0.as_fd()
+/// Whether a thread of any process has this id. True also when we may not know.
+#[must_use]
+pub fn any_thread_lives(thread: u32) -> bool {
+    // SAFETY: signal 0 is never delivered.
+    let result = unsafe { libc::syscall(libc::SYS_tkill, thread, 0_usize) };
+    if result == 0 {
+        return true;
+    }
+    // SAFETY: the address of errno is valid in every thread.
+    let errno = unsafe { *libc::__errno_location() };
+    Errno::from_raw_os_error(errno) != Errno::SRCH
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_told_from_the_dead() {
+        let mine = crate::thread::id();
+        assert!(any_thread_lives(mine));
+        let gone = std::thread::spawn(crate::thread::id).join().unwrap();
+        // The kernel reaps a joined thread before the number can be asked for again, or a moment later.
+        for _ in 0..1_000 {
+            if !any_thread_lives(gone) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        panic!("thread {gone} still lives");
     }
 }

@@ -11,7 +11,7 @@ use rustix::rand::GetRandomFlags;
 use super::open;
 use super::port_lock::PortLock;
 use crate::config::{Config, Idle};
-use crate::device::Device;
+use crate::device::{Device, PortStats};
 use crate::id::CpuId;
 use crate::lcore::{
     self, IdleConfig, IdlePolicy, Lcore, LcoreConfig, LcoreStatus, Mailbox, Placement,
@@ -22,7 +22,7 @@ use crate::time;
 /// A running lcore.
 pub(super) struct Running {
     /// Keeps the port open.
-    _device: Box<dyn Device>,
+    device: Box<dyn Device>,
     _lock: PortLock,
     /// Hangs up when the thread has ended.
     end: OwnedFd,
@@ -41,6 +41,11 @@ impl Running {
     /// A descriptor that hangs up when the lcore has ended.
     pub(super) fn end(&self) -> BorrowedFd<'_> {
         self.end.as_fd()
+    }
+
+    /// What the port counts.
+    pub(super) fn port_stats(&self) -> PortStats {
+        self.device.stats()
     }
 
     /// The CPU of the lcore.
@@ -136,7 +141,7 @@ pub(super) fn start(
         placement.shared
     );
     Ok(Running {
-        _device: device,
+        device,
         _lock: lock,
         end,
         placement,
@@ -162,3 +167,60 @@ fn somaxconn() -> u32 {
 
 /// Linux' default since 5.4.
 const SOMAXCONN: u32 = 4_096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::cell::host_state;
+    use crate::channel::layout::Layout;
+    use crate::channel::sync::Ordering;
+    use crate::device::fault::FaultConfig;
+    use crate::device::pair::pair;
+    use crate::device::{RxFrame, RxQueue};
+    use crate::lcore::tests::stack_config;
+    use crate::lcore::{Mail, Segments};
+    use crate::stack::Owner;
+    use crate::time::Instant;
+    use core::time::Duration;
+
+    /// A driver with a bug that shows at its third burst.
+    struct Broken(u32);
+
+    impl RxQueue for Broken {
+        fn rx_burst(&mut self, _: Instant, _: &mut dyn FnMut(&mut [RxFrame<'_>])) -> usize {
+            self.0 += 1;
+            assert!(self.0 < 3, "a bug in a driver");
+            0
+        }
+    }
+
+    #[test]
+    fn a_panic_of_the_lcore_is_told_to_every_program() {
+        let (mut device, _peer) = pair(FaultConfig::none(), FaultConfig::none(), 1_500);
+        let stack = Stack::new(stack_config([10, 0, 0, 1].into(), &device));
+        let (_, tx) = device.queue_pair(0).unwrap();
+        let mailbox = Arc::new(Mailbox::new().unwrap());
+        let layout = Layout::for_flows(1, 4_096, 4_096);
+        let segments = Arc::new(Segments::create(layout).unwrap());
+        mailbox.post(Mail::Attach {
+            owner: Owner(0),
+            segments: Arc::clone(&segments),
+        });
+        run(LcoreConfig {
+            stack,
+            rx: Box::new(Broken(0)),
+            tx,
+            mailbox,
+            status: Arc::default(),
+            idle: IdleConfig {
+                policy: IdlePolicy::Spin,
+                spin: Duration::ZERO,
+            },
+            shares_cpu: true,
+            somaxconn: 1,
+            now: time::monotonic(),
+        });
+        let state = &segments.control.header().host_state;
+        assert_eq!(state.load(Ordering::Relaxed), host_state::DEAD);
+    }
+}

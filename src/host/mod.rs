@@ -15,5 +15,6 @@ mod policy;
 mod port_lock;
 mod server;
 mod socket;
+mod status;
 
 pub use server::{End, Server, ServerConfig};

@@ -12,13 +12,14 @@ use super::family::Family;
 use super::launch::{self, Running};
 use super::life::{Life, Seen, Verdict};
 use super::socket::{self, Received};
+use super::status;
 use crate::channel::ABI;
 use crate::channel::cell::{Header, process};
 use crate::channel::message::{Kind, Message, MessageError};
 use crate::channel::sync::Ordering;
 use crate::config::{self, Config, OnError};
 use crate::errno::{Errno, Result};
-use crate::ffi::signal::EndSignals;
+use crate::ffi::end_signals::EndSignals;
 use crate::lcore::{self, LcoreStatus, Mail, Mailbox};
 use crate::rendezvous::{self, ConfigHash};
 use crate::stack::Owner;
@@ -294,6 +295,16 @@ impl Server {
                     self.gone(place);
                 }
             },
+            (Kind::Status, Standing::New) => {
+                let text = self.status_text();
+                let message = Message {
+                    kind: Kind::Status,
+                    a: 0,
+                    b: 0,
+                    text: &text,
+                };
+                self.answer(place, &message, &[]);
+            }
             (Kind::Open, Standing::Attached { .. }) => match self.open() {
                 Ok(()) => self.answer(place, &Message::new(Kind::Opened, 0, 0), &[]),
                 Err(fault) => {
@@ -571,6 +582,22 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    fn status_text(&self) -> String {
+        let families = self.families.iter().flatten().count();
+        let config = self.config.as_ref();
+        let running = self.running.as_ref();
+        status::text(&status::Facts {
+            private: self.private,
+            config: config.map(|config| config.file.as_str()),
+            port: config.map(|config| config.port.to_string()),
+            cpu: running.map(|running| running.cpu().0),
+            clients: self.clients.count(),
+            families,
+            port_stats: running.map(Running::port_stats),
+            counters: running.and_then(|_| status::ask(&self.mailbox)),
+        })
     }
 
     fn family(&mut self, owner: Owner) -> Option<&mut Family> {

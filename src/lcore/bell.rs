@@ -5,6 +5,7 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use super::family::Work;
 use super::object::{Record, Role, Token};
 use super::segments::PAGE;
+use crate::channel::accept_ring;
 use crate::channel::byte_ring::{self, Pending, Range, Span};
 use crate::channel::cell::{ObjectCell, flag, kind, operation, option, shut};
 use crate::channel::map::Control;
@@ -91,7 +92,7 @@ impl<'a> Work<'a> {
 
     fn listen(&mut self, object: u32, cell: &ObjectCell) -> Result<()> {
         let layout = self.segments.layout();
-        let entries = layout.accept_entries();
+        let entries = accept_ring::entries(layout.rx_ring_bytes);
         let backlog = cell
             .wish
             .backlog
@@ -372,10 +373,10 @@ impl<'a> Work<'a> {
 
     /// The object at a position of an accept queue. We wrote it, and the program maps it read-only.
     fn entry(&self, listener: u32, position: u64) -> Option<u32> {
-        let entries = self
-            .segments
-            .receive
-            .accept_entries(listener, self.segments.layout().accept_entries())?;
+        let entries = self.segments.receive.accept_entries(
+            listener,
+            accept_ring::entries(self.segments.layout().rx_ring_bytes),
+        )?;
         let place = usize::try_from(position).ok()? % entries.len().max(1);
         Some(entries.get(place)?.load(Ordering::Relaxed))
     }

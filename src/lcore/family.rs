@@ -10,7 +10,7 @@ use super::segments::Segments;
 use super::table::Table;
 use crate::channel::cell::{ObjectCell, host_state, process};
 use crate::channel::layout::{PROCS, SLOTS};
-use crate::channel::sync::{Ordering, fence};
+use crate::channel::sync::Ordering;
 use crate::device::TxQueue;
 use crate::errno::Errno;
 use crate::readiness;
@@ -139,15 +139,19 @@ impl Family {
         let kicks = &control.header().kicks;
         let wakes = &mut self.wakes;
         let mut count = 0;
-        kicks.epolls.drain(|epoll| {
-            count += 1;
-            readiness::wake_epoll(control, epoll, |slot| wakes.push(slot));
-        });
-        // The program has taken their flags already.
-        kicks.slots.drain(|slot| {
-            count += 1;
-            wakes.push(slot);
-        });
+        if !kicks.epolls.is_empty() {
+            kicks.epolls.drain(|epoll| {
+                count += 1;
+                readiness::wake_epoll(control, epoll, |slot| wakes.push(slot));
+            });
+        }
+        if !kicks.slots.is_empty() {
+            // The program has taken their `sleeping` itself.
+            kicks.slots.drain(|slot| {
+                count += 1;
+                wakes.push(slot);
+            });
+        }
         count
     }
 
@@ -163,13 +167,12 @@ impl Family {
 
     /// Says whether the lcore sleeps or is about to.
     pub(super) fn set_sleeping(&self, sleeping: bool) {
-        self.segments
-            .control
-            .header()
-            .lcore
-            .sleeping
-            .store(u32::from(sleeping), Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        let control = &self.segments.control;
+        if sleeping {
+            readiness::begin_lcore_sleep(control);
+        } else {
+            readiness::end_lcore_sleep(control);
+        }
     }
 
     /// Writes one eventfd for each slot that was asleep; returns how many.

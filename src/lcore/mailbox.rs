@@ -3,6 +3,7 @@
 use core::mem;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::EventfdFlags;
@@ -10,6 +11,9 @@ use rustix::event::EventfdFlags;
 use super::segments::Segments;
 use crate::errno::{Errno, Result};
 use crate::stack::Owner;
+
+/// What an lcore and its stack count: names and values.
+pub type Report = Vec<(&'static str, u64)>;
 
 /// One message to the lcore.
 #[derive(Debug)]
@@ -55,6 +59,11 @@ pub enum Mail {
     Abandon {
         /// The family.
         owner: Owner,
+    },
+    /// What is counted is sent back.
+    Report {
+        /// To whom; it waits a moment at most.
+        to: SyncSender<Report>,
     },
     /// A client runs on the lcore's CPU as well, so that it yields from now on.
     Neighbour,

@@ -70,6 +70,7 @@ impl Family {
             return false;
         }
         cell.sleeping.store(0, Ordering::SeqCst);
+        cell.depth.store(0, Ordering::SeqCst);
         cell.generation.fetch_add(1, Ordering::SeqCst);
         // A sibling that found the thread dead may have been quicker.
         cell.user

@@ -30,7 +30,7 @@ impl Work<'_> {
             self.shared.counters.flows_refused_no_memory.raise();
             return self.refuse(flow);
         }
-        let entries = self.segments.layout().accept_entries();
+        let entries = accept_ring::entries(self.segments.layout().rx_ring_bytes);
         let (Some(cell), Some(from), Some(entries)) = (
             self.cell(object),
             self.cell(listener_object),

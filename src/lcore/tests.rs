@@ -6,7 +6,9 @@ mod monkey;
 pub(crate) mod program;
 
 use core::time::Duration;
+use std::sync::Arc;
 
+pub(crate) use lab::stack_config;
 use lab::{ENDPOINT, Lab, OWNER, SERVER};
 
 use super::Mail;
@@ -95,7 +97,7 @@ fn bulk(faults: FaultConfig) {
     let mut lab = Lab::with(faults, Layout::for_flows(64, 64 << 10, 16 << 10));
     let listener = lab.listen(16);
     let (out, into) = lab.connect(listener);
-    let byte = |n: usize| (n.wrapping_mul(31) >> 3) as u8;
+    let byte = |n: usize| (n.wrapping_mul(31) >> 3).to_le_bytes()[0];
     let data: Vec<u8> = (0..TOTAL).map(byte).collect();
     let (mut sent, mut echoed, mut back) = (0, Vec::new(), 0);
     let mut pending: Vec<u8> = Vec::new();
@@ -118,6 +120,37 @@ fn bulk(faults: FaultConfig) {
         lab.turn();
     }
     assert_eq!(echoed, data);
+}
+
+#[test]
+fn a_kicked_slot_is_woken_and_one_without_a_descriptor_later() {
+    let mut lab = Lab::new();
+    lab.turns(2);
+    let kick = |lab: &Lab| {
+        let _ = crate::readiness::kick_slot(&lab.server.program.control, 9);
+    };
+    kick(&lab);
+    lab.turn();
+    let counters = Arc::clone(&lab.server.status.counters);
+    assert_eq!(counters.wakeups_dropped_no_waiter.value(), 1);
+    let flags = rustix::event::EventfdFlags::NONBLOCK;
+    let ours = rustix::event::eventfd(0, flags).unwrap();
+    let count = || {
+        let mut bytes = [0; 8];
+        rustix::io::read(&ours, &mut bytes).map(|_| u64::from_ne_bytes(bytes))
+    };
+    lab.server.mailbox.post(Mail::Waiter {
+        owner: OWNER,
+        slot: 9,
+        eventfd: ours.try_clone().unwrap(),
+    });
+    lab.turn();
+    assert_eq!(count(), Ok(1), "what was missed is made up for");
+    lab.turn();
+    assert_eq!(count(), Err(Errno::AGAIN));
+    kick(&lab);
+    lab.turn();
+    assert_eq!(count(), Ok(1));
 }
 
 #[test]
@@ -311,7 +344,7 @@ fn a_detached_family_ends_with_its_last_flow() {
     assert!(lab.server.status.take_ended().is_empty());
     lab.client.program.close(out);
     let mut ended = Vec::new();
-    let status = std::sync::Arc::clone(&lab.server.status);
+    let status = Arc::clone(&lab.server.status);
     lab.until(20, |_| {
         ended.extend(status.take_ended());
         !ended.is_empty()

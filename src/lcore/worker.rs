@@ -9,7 +9,7 @@ use super::clock::Clock;
 use super::counters::LcoreCounters;
 use super::family::{Family, Shared};
 use super::idle::{self, Idle, IdleConfig, Next};
-use super::mailbox::{Mail, Mailbox};
+use super::mailbox::{Mail, Mailbox, Report};
 use super::memory::Memory;
 use super::object::{FAMILIES_MAX, Token};
 use crate::device::{RxQueue, TxQueue};
@@ -238,9 +238,24 @@ impl Lcore {
                     family.work(now, shared).abandon();
                 });
             }
+            Mail::Report { to } => {
+                // Nobody waits any more: then nobody wants it.
+                let _ = to.try_send(self.report());
+            }
             Mail::Neighbour => self.idle.share(),
             Mail::Stop => self.stopped = true,
         }
+    }
+
+    fn report(&self) -> Report {
+        let mut report = vec![
+            ("flows", self.stack.live_flows() as u64),
+            ("flows_resting", self.stack.resting_flows() as u64),
+        ];
+        let mut add = |name, value| report.push((name, value));
+        self.status.counters.for_each(&mut add);
+        self.stack.counters().for_each(&mut add);
+        report
     }
 
     /// Tells the programs what became different.

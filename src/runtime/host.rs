@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit};
 
 use crate::config;
 use crate::errno::Errno;
-use crate::ffi::signal::EndSignals;
+use crate::ffi::end_signals::EndSignals;
 use crate::host::{End, Server, ServerConfig};
 
 /// How this host was started.

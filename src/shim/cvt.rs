@@ -17,6 +17,9 @@ use crate::errno::{Errno, Result};
 use crate::ffi::errno;
 use crate::ffi::wait::SignalMask;
 
+/// AF_INET as it stands in an address.
+#[allow(clippy::cast_possible_truncation)] // 2
+const INET: libc::sa_family_t = libc::AF_INET as libc::sa_family_t;
 /// Most parts of one call (UIO_MAXIOV).
 pub(super) const PARTS_MAX: usize = 1_024;
 /// Most bytes of one call (MAX_RW_COUNT).
@@ -100,7 +103,7 @@ pub(super) unsafe fn put_address(
         return Ok(());
     }
     let wire = sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_family: INET,
         sin_port: address.port().to_be(),
         sin_addr: libc::in_addr {
             s_addr: address.ip().to_bits().to_be(),

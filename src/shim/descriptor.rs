@@ -259,7 +259,7 @@ unsafe fn ioctl_on(socket: Socket, request: c_ulong, argument: usize) -> Option<
         // There are no signals from the stack.
         libc::FIOASYNC => return Some(Ok(())),
         libc::FIONREAD => unread(socket),
-        libc::TIOCOUTQ => queued(socket, |cell| stream::queued_bytes(cell)),
+        libc::TIOCOUTQ => queued(socket, stream::queued_bytes),
         OUTQNSD => queued(socket, |cell| {
             let taken = cell.host.tx_head.load(Ordering::Acquire);
             cell.write

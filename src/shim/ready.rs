@@ -227,6 +227,7 @@ unsafe fn wait_on(
         _ => return cvt::done(Err(Errno::INVAL)),
     };
     if events.is_null() {
+        // DEVIATION: Linux looks at the pointer only when there is an event to write.
         return cvt::done(Err(Errno::FAULT));
     }
     // SAFETY: not null, as many as the caller promises; only written to. The layouts are the same.

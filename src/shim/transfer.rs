@@ -65,14 +65,51 @@ fn transmit(socket: Socket, parts: &[IoSlice<'_>], flags: c_int) -> Result<usize
     result
 }
 
-/// A receive into one buffer.
+/// A receive into one buffer, as recv(2).
 ///
 /// # Safety
 /// As recv(2).
 unsafe fn receive_bytes(socket: Socket, place: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    if len == 0 || place.is_null() {
+        return cvt::count(receive_nowhere(socket, len, flags));
+    }
     // SAFETY: as the caller promises.
     let room = unsafe { cvt::room(place, len) };
     cvt::count(room.and_then(|room| receive(socket, &mut [IoSliceMut::new(room)], flags)))
+}
+
+/// A receive without a buffer, as tcp_recvmsg: it waits for bytes all the same, and finds the bad pointer only then. Without
+/// a length it returns 0 once there is something; with MSG_TRUNC the pointer is never looked through.
+fn receive_nowhere(socket: Socket, len: size_t, flags: c_int) -> Result<usize> {
+    let mut buffer = [0; DISCARDED_BYTES];
+    let (want, flags) = if len > 0 && flags & libc::MSG_TRUNC != 0 {
+        (len.min(DISCARDED_BYTES), flags)
+    } else {
+        (1, (flags & !libc::MSG_WAITALL) | libc::MSG_PEEK)
+    };
+    let place = buffer.get_mut(..want).unwrap_or(&mut []);
+    let found = receive(socket, &mut [IoSliceMut::new(place)], flags)?;
+    match found {
+        0 => Ok(0),
+        _ if len == 0 => Ok(0),
+        _ if flags & libc::MSG_TRUNC != 0 => Ok(found),
+        _ => Err(Errno::FAULT),
+    }
+}
+
+/// Bytes thrown away by one receive without a buffer.
+const DISCARDED_BYTES: usize = 1_024;
+
+/// A receive into one buffer, as read(2): nothing asked, nothing waited for (sock_read_iter).
+///
+/// # Safety
+/// As read(2).
+unsafe fn read_bytes(socket: Socket, place: *mut c_void, len: size_t) -> ssize_t {
+    if len == 0 {
+        return 0;
+    }
+    // SAFETY: as the caller promises.
+    unsafe { receive_bytes(socket, place, len, 0) }
 }
 
 /// A send from one buffer.
@@ -97,7 +134,7 @@ unsafe fn transmit_bytes(
 pub unsafe fn read(fd: c_int, bytes: *mut c_void, len: size_t) -> ssize_t {
     match accelerated(fd) {
         // SAFETY: as the caller promises.
-        Some(socket) => unsafe { receive_bytes(socket, bytes, len, 0) },
+        Some(socket) => unsafe { read_bytes(socket, bytes, len) },
         // SAFETY: the caller's arguments, unchanged.
         None => unsafe { real::read(fd, bytes, len) },
     }
@@ -110,7 +147,7 @@ pub unsafe fn read(fd: c_int, bytes: *mut c_void, len: size_t) -> ssize_t {
 pub unsafe fn __read_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t) -> ssize_t {
     match accelerated(fd) {
         // SAFETY: as the caller promises.
-        Some(socket) if len <= room => unsafe { receive_bytes(socket, bytes, len, 0) },
+        Some(socket) if len <= room => unsafe { read_bytes(socket, bytes, len) },
         // SAFETY: the caller's arguments, unchanged; an overflow is libc's to report.
         _ => unsafe { real::__read_chk(fd, bytes, len, room) },
     }
@@ -396,8 +433,8 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
     match accelerated(fd) {
         // SAFETY: as the caller promises.
         Some(socket) => cvt::count(unsafe { receive_message(socket, message, flags) }),
-        // SAFETY: the caller's arguments, unchanged.
         None => {
+            // SAFETY: the caller's arguments, unchanged.
             let received = unsafe { real::recvmsg(fd, message, flags) };
             if received >= 0 {
                 // SAFETY: the call succeeded, so the message is there.

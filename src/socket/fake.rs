@@ -162,7 +162,7 @@ impl Fake {
             .store(peer.ip().to_bits(), Ordering::Relaxed);
         fact.remote_port
             .store(u32::from(peer.port()), Ordering::Relaxed);
-        let entries = self.layout.accept_entries();
+        let entries = accept_ring::entries(RING);
         // The host's own mapping is writable: the queue is written by the same function as there.
         let cell = self.cell(listener);
         let entries: &[AtomicU32] = self

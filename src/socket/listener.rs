@@ -110,7 +110,7 @@ fn pop_alone(
     listener: Object,
     cell: &ObjectCell,
 ) -> Result<Option<(Object, SocketAddrV4)>> {
-    let entries = link.control.layout().accept_entries();
+    let entries = accept_ring::entries(link.control.layout().rx_ring_bytes);
     let entries = link
         .receive
         .accept_entries(listener.index, entries)

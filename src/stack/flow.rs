@@ -5,6 +5,7 @@
 //! second time, because its reset keeps state of the connection before. `set_timeout` is never called: it
 //! cuts healthy idle connections.
 
+use core::hint::black_box;
 use core::net::SocketAddrV4;
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
@@ -125,6 +126,37 @@ impl Engine {
     /// Lets go of the socket and so of its buffers.
     pub(crate) fn clear(&mut self) {
         self.set = SocketSet::new(Vec::new());
+    }
+
+    /// Reads something of each line of the socket that a segment needs, so that the misses of a burst overlap.
+    pub(crate) fn touch(&mut self) {
+        let Some(socket) = self.socket_mut() else {
+            return;
+        };
+        black_box((
+            socket.state(),
+            socket.recv_queue(),
+            socket.send_queue(),
+            socket.recv_capacity(),
+        ));
+        black_box((
+            socket.remote_endpoint(),
+            socket.local_endpoint(),
+            socket.listen_endpoint(),
+        ));
+        black_box((
+            socket.timeout(),
+            socket.keep_alive(),
+            socket.ack_delay(),
+            socket.hop_limit(),
+        ));
+        black_box((
+            socket.congestion_control(),
+            socket.nagle_enabled(),
+            socket.timestamp_enabled(),
+        ));
+        // Nothing is taken; an error says that the flow cannot send, and then the buffer is not needed.
+        let _ = socket.send(|room| (0, black_box(room.first().copied())));
     }
 
     /// Feeds the frame in `wire`.

@@ -1,7 +1,5 @@
 //! Frames in: classify and look up the whole burst, then guard, feed and draw the consequences.
 
-use core::hint::black_box;
-
 use super::api::{Change, FlowMemory, FlowState};
 use super::demux::{Class, TcpFlags, TcpFrame, classify, classify_looped};
 use super::flow::Panicked;
@@ -46,8 +44,9 @@ impl Stack {
         }
         // Touching all first lets the cache misses of the burst overlap.
         for index in burst.iter().filter_map(|(_, flow)| *flow) {
-            if let Some((hot, cold)) = self.table.look(index) {
-                black_box((hot.engine.facts().state, cold.meter.window));
+            if let Some((hot, cold)) = self.table.parts(index) {
+                cold.touch();
+                hot.engine.touch();
             }
         }
         let mut io = Io { now, memory, tx };

@@ -4,7 +4,8 @@
 //! buffer on the stack: no allocation, no lock, safe in a signal handler.
 
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
+use std::sync::OnceLock;
 
 /// How much a line matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -23,12 +24,12 @@ pub enum Level {
 /// Takes a finished line, without a newline.
 pub type Sink = fn(Level, &str);
 
-static SINK: AtomicPtr<Sink> = AtomicPtr::new(core::ptr::null_mut());
+static SINK: OnceLock<Sink> = OnceLock::new();
 static THRESHOLD: AtomicU8 = AtomicU8::new(Level::Warn as u8);
 
-/// Sends all later lines to `sink` (a binary does this once, at start).
-pub fn set_sink(sink: &'static Sink) {
-    SINK.store(core::ptr::from_ref(sink).cast_mut(), Ordering::Release);
+/// Sends all later lines to `sink`. A binary does this once, at start; later calls change nothing.
+pub fn set_sink(sink: Sink) {
+    let _ = SINK.set(sink);
 }
 
 /// Drops lines less important than `level`.
@@ -42,16 +43,19 @@ pub fn write(level: Level, text: fmt::Arguments<'_>) {
         return;
     }
     let mut line = Line::default();
-    let sink = SINK.load(Ordering::Acquire);
-    if sink.is_null() {
-        // A full buffer cuts the line; the cut is the only possible error.
-        let _ = writeln!(line, "knet: {text}");
-        line.end();
-        let _ = rustix::io::write(stderr(), line.bytes());
+    // Only a load: the program side never sets a sink, so a signal handler never waits here.
+    if let Some(sink) = SINK.get() {
+        let _ = write!(line, "{text}");
+        sink(
+            level,
+            core::str::from_utf8(line.bytes()).unwrap_or("line is not text"),
+        );
         return;
     }
-    let _ = write!(line, "{text}");
-    call(sink, level, &line);
+    // A full buffer cuts the line; the cut is the only possible error.
+    let _ = writeln!(line, "knet: {text}");
+    line.end();
+    let _ = rustix::io::write(rustix::stdio::stderr(), line.bytes());
 }
 
 /// The longest line, in bytes.
@@ -105,22 +109,6 @@ impl Write for Line {
             Ok(())
         }
     }
-}
-
-#[allow(unsafe_code)]
-fn stderr() -> rustix::fd::BorrowedFd<'static> {
-    // SAFETY: descriptor 2 is only written to; if it is closed the kernel answers EBADF.
-    unsafe { rustix::fd::BorrowedFd::borrow_raw(2) }
-}
-
-#[allow(unsafe_code)]
-fn call(sink: *mut Sink, level: Level, line: &Line) {
-    // SAFETY: the only store into SINK is from a `&'static Sink` in `set_sink`.
-    let sink = unsafe { &*sink };
-    sink(
-        level,
-        core::str::from_utf8(line.bytes()).unwrap_or("line is not text"),
-    );
 }
 
 /// Logs that service is lost.

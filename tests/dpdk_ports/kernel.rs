@@ -59,6 +59,24 @@ impl Peer {
         self.run(move || command.spawn().unwrap())
     }
 
+    /// Frames that the peer's end got.
+    pub(crate) fn received(&self) -> u64 {
+        let end = self.end;
+        self.run(move || {
+            let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+            let line = text
+                .lines()
+                .find_map(|line| line.trim().strip_prefix(end))
+                .unwrap();
+            line.trim_start_matches(':')
+                .split_whitespace()
+                .nth(1)
+                .unwrap()
+                .parse()
+                .unwrap()
+        })
+    }
+
     pub(crate) fn mac(&self) -> [u8; 6] {
         let end = self.end;
         self.run(move || mac_of(end))

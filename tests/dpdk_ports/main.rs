@@ -18,7 +18,7 @@ mod wire;
 use std::time::Duration;
 
 use knet::device::plugin::{PluginConfig, PluginDevice, PortSelector, vdev_for_netdev};
-use knet::device::{Device, RxFrame, RxMeta, RxQueue, TxMeta, TxQueue};
+use knet::device::{BURST_MAX, Device, RxMeta, RxQueue, TxMeta, TxQueue};
 use knet::time::{Instant, monotonic};
 
 use kernel::Peer;
@@ -133,6 +133,7 @@ fn af_packet_exchanges_frames_with_the_kernel() {
         wakes_a_sleeper(&mut queues, &peer);
         sends_bursts(&mut queues, &device, &peer);
         survives_link_loss(&mut queues, &device, &peer);
+        tells_a_deleted_interface(&mut queues, &device);
 
         let again = PluginDevice::open(&config).unwrap_err().message;
         assert!(again.contains("only once"), "{again}");
@@ -226,8 +227,21 @@ fn survives_link_loss(queues: &mut Queues, device: &PluginDevice, peer: &Peer) {
     wait_until("the link is up", || device.link_up());
     kernel::ip(&["link", "set", "kn0", "down"]);
     wait_until("our end is down", || !device.link_up());
+    // More than the driver's ring holds: nothing blocks, however much is lost.
+    let note = wire::note(b"lost");
+    for _ in 0..1000 {
+        if let Some(room) = queues.transmit.alloc(note.len()) {
+            room.copy_from_slice(&note);
+            queues.transmit.commit(note.len(), TxMeta::default());
+        }
+        queues.transmit.flush(Instant::ZERO);
+    }
     kernel::ip(&["link", "set", "kn0", "up"]);
     wait_until("our end is up", || device.link_up());
+    wait_until("the burst is empty", || {
+        queues.transmit.flush(Instant::ZERO);
+        queues.transmit.room() == BURST_MAX
+    });
     queues.receive.arm(true);
     while queues.receive.rx_burst(Instant::ZERO, &mut |_| {}) > 0 {}
     let fd = queues.receive.wait_fd().unwrap();
@@ -236,6 +250,47 @@ fn survives_link_loss(queues: &mut Queues, device: &PluginDevice, peer: &Peer) {
         "the interface's error ends every sleep"
     );
     assert_eq!(queues.arp(), peer.mac());
+}
+
+/// The interface goes for good: the link is down, nothing blocks, no sleep ends for nothing.
+fn tells_a_deleted_interface(queues: &mut Queues, device: &PluginDevice) {
+    kernel::ip(&["link", "delete", "kn0"]);
+    wait_until("the deleted interface is down", || !device.link_up());
+    queues.send(&wire::note(b"lost"), TxMeta::default());
+    queues.receive.arm(true);
+    while queues.receive.rx_burst(Instant::ZERO, &mut |_| {}) > 0 {}
+    assert!(
+        !process::readable(queues.receive.wait_fd().unwrap(), 0),
+        "sleep is impossible"
+    );
+}
+
+#[test]
+fn af_packet_gives_each_queue_its_own_descriptor() {
+    in_own_process(
+        "af_packet_gives_each_queue_its_own_descriptor",
+        true,
+        || {
+            let (peer, mut config) = veth(vdev_for_netdev("kn0"));
+            config.queues = 2;
+            config.rx_ring_entries = 2048;
+            let mut device = PluginDevice::open(&config).unwrap();
+            let pairs = [0, 1].map(|index| device.queue_pair(index).unwrap());
+            let descriptors = [0, 1].map(|index| pairs[index].0.wait_fd().expect("a descriptor"));
+            assert_ne!(descriptors[0], descriptors[1]);
+            let mac = device.capabilities().mac;
+            for (receive, transmit) in pairs {
+                let mut queues = Queues {
+                    receive,
+                    transmit,
+                    mac,
+                };
+                // The answer comes to one of the two; each can ask.
+                queues.send(&wire::arp_request(mac, OUR_IP, PEER_IP), TxMeta::default());
+            }
+            wait_until("both requests reach the peer", || peer.received() >= 2);
+        },
+    );
 }
 
 #[test]
@@ -316,5 +371,54 @@ fn a_missing_card_is_one_clear_line() {
         let error = PluginDevice::open(&config).unwrap_err().message;
         assert!(error.contains("0000:fe:1f.7"), "{error}");
         assert!(!error.contains('\n'), "{error}");
+    });
+}
+
+#[test]
+fn an_argument_that_eal_dislikes_is_one_clear_line() {
+    in_own_process(
+        "an_argument_that_eal_dislikes_is_one_clear_line",
+        false,
+        || {
+            let mut config = config(PortSelector::Vdev("net_null0".to_owned()));
+            config.eal_args = vec!["--no-such-wish".to_owned()];
+            let error = PluginDevice::open(&config).unwrap_err().message;
+            assert!(error.contains("EAL did not start"), "{error}");
+            assert!(error.contains("no-such-wish"), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        },
+    );
+}
+
+#[test]
+fn a_file_size_limit_below_the_memory_is_one_clear_line() {
+    in_own_process(
+        "a_file_size_limit_below_the_memory_is_one_clear_line",
+        false,
+        || {
+            use rustix::process::{Resource, Rlimit, setrlimit};
+            let limit = Rlimit {
+                current: Some(1 << 20),
+                maximum: Some(1 << 20),
+            };
+            setrlimit(Resource::Fsize, limit).unwrap();
+            let config = config(PortSelector::Vdev("net_null0".to_owned()));
+            let error = PluginDevice::open(&config).unwrap_err().message;
+            assert!(
+                error.contains("RLIMIT_FSIZE") && error.contains("1048576"),
+                "{error}"
+            );
+        },
+    );
+}
+
+#[test]
+fn more_buffers_than_memory_is_one_clear_line() {
+    in_own_process("more_buffers_than_memory_is_one_clear_line", false, || {
+        let mut config = config(PortSelector::Vdev("net_null0".to_owned()));
+        config.eal_args = vec!["-m".to_owned(), "8".to_owned()];
+        config.pool_mbufs = 65_535;
+        let error = PluginDevice::open(&config).unwrap_err().message;
+        assert!(error.contains("no memory for 65535 buffers"), "{error}");
     });
 }

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Once;
 
 /// Names the case that this process is there for.
 const CASE: &str = "KNET_TEST_CASE";
@@ -37,6 +38,11 @@ pub(crate) fn in_own_process(name: &str, root: bool, case: impl FnOnce()) {
         "{name}: {}\n{text}\n{errors}",
         output.status
     );
+    let talks = ["EAL", "Usage", "libxdp", "unrecognized option"];
+    let silent = talks
+        .iter()
+        .all(|word| !errors.contains(word) && !text.contains(word));
+    assert!(silent, "DPDK talks:\n{text}\n{errors}");
     assert!(text.contains("1 passed"), "{name} did not run:\n{text}");
 }
 
@@ -82,6 +88,11 @@ pub(crate) fn plugin() -> PathBuf {
 
 /// `cargo test` of the root package does not build the plug-in.
 fn build_plugin() {
+    static BUILT: Once = Once::new();
+    BUILT.call_once(build_once);
+}
+
+fn build_once() {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .args(["build", "--quiet", "-p", "dpdk"])

@@ -60,11 +60,12 @@ impl Drop for Folder {
 pub(crate) struct Knetd {
     pub(crate) child: Child,
     pub(crate) folder: PathBuf,
+    run: PathBuf,
 }
 
 impl Knetd {
-    /// Starts a private host and returns our end of its control socket.
-    pub(crate) fn private(folder: &Folder) -> (Self, OwnedFd) {
+    /// Starts a private host with the run folder `run` and returns our end of its control socket.
+    pub(crate) fn private(folder: &Folder, run: &str) -> (Self, OwnedFd) {
         let (ours, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -72,32 +73,39 @@ impl Knetd {
             None,
         )
         .unwrap();
-        let child = Self::command(folder)
+        let child = Self::command(folder, run)
             .args(["--private", "--control-fd", "0", "--program", "test"])
             .stdin(Stdio::from(theirs))
             .spawn()
             .unwrap();
-        let folder = folder.0.clone();
-        (Self { child, folder }, ours)
+        let made = Self {
+            child,
+            folder: folder.0.clone(),
+            run: folder.0.join(format!("run-{run}")),
+        };
+        (made, ours)
     }
 
     /// Starts a system host.
     pub(crate) fn system(folder: &Folder, conf: &Path) -> Self {
-        let child = Self::command(folder)
+        let child = Self::command(folder, "run")
             .arg("--conf")
             .arg(conf)
             .arg("--socket")
             .arg(folder.0.join("knetd.sock"))
             .spawn()
             .unwrap();
-        let folder = folder.0.clone();
-        Self { child, folder }
+        Self {
+            child,
+            folder: folder.0.clone(),
+            run: folder.0.join("run-run"),
+        }
     }
 
-    fn command(folder: &Folder) -> Command {
+    fn command(folder: &Folder, run: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_knetd"));
         command
-            .env("KNET_RUN_DIR", folder.0.join("run"))
+            .env("KNET_RUN_DIR", folder.0.join(format!("run-{run}")))
             .env("KNET_LOG", folder.0.join("log"))
             .stdout(Stdio::null());
         command
@@ -125,7 +133,7 @@ impl Knetd {
 
     /// The socket by which others find a private host.
     pub(crate) fn socket(&self) -> Option<PathBuf> {
-        let entries = std::fs::read_dir(self.folder.join("run")).ok()?;
+        let entries = std::fs::read_dir(&self.run).ok()?;
         entries
             .flatten()
             .map(|entry| entry.path())

@@ -100,7 +100,7 @@ impl Program {
 
     pub(crate) fn accept(&self, listener: u32) -> Option<u32> {
         let cell = self.cell(listener);
-        let entries = self.control.layout().accept_entries();
+        let entries = accept_ring::entries(self.control.layout().rx_ring_bytes);
         let entries = self.receive.accept_entries(listener, entries)?;
         let front = accept_ring::front(&cell.host, &cell.read, entries)?;
         self.hold(front.object);
@@ -147,7 +147,7 @@ impl Program {
     /// As `accept`, for a program that may have forged its queue.
     pub(crate) fn accept_any(&self, listener: u32) -> Option<u32> {
         let cell = self.cell(listener);
-        let entries = self.control.layout().accept_entries();
+        let entries = accept_ring::entries(self.control.layout().rx_ring_bytes);
         let entries = self.receive.accept_entries(listener, entries)?;
         let front = accept_ring::front(&cell.host, &cell.read, entries)?;
         self.hold(front.object);

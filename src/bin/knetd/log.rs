@@ -8,8 +8,6 @@ use std::sync::Mutex;
 use knet::telemetry::{Level, log};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
-static SINK: log::Sink = line;
-
 /// Opens the log. Whatever fails, the host runs: a private one then without a log.
 pub(crate) fn open(private: bool) {
     let (writer, stamped) = match (std::env::var_os("KNET_LOG"), private) {
@@ -41,7 +39,7 @@ pub(crate) fn open(private: bool) {
         eprintln!("knetd: no log: {error}");
     }
     log::set_threshold(Level::Info);
-    log::set_sink(&SINK);
+    log::set_sink(line);
     std::panic::set_hook(Box::new(|panic| {
         // One line: the lcore's own follows, and its programs learn it.
         knet::error!("event=panic at=\"{panic}\"");

@@ -64,6 +64,9 @@ pub struct PluginConfig {
     pub socket_limit: Option<String>,
     /// Open DPDK's telemetry socket.
     pub telemetry: bool,
+    /// The process is the host's own, so that what DPDK's libraries print while they start may be
+    /// caught; false where the host runs inside a program that prints as well.
+    pub own_process: bool,
 }
 
 impl PluginConfig {
@@ -91,6 +94,7 @@ impl PluginConfig {
             socket_mem: None,
             socket_limit: None,
             telemetry: false,
+            own_process: true,
         }
     }
 
@@ -136,13 +140,13 @@ impl PluginConfig {
         }
     }
 
-    /// Megabytes that EAL needs: about 2.5 KiB for a usual buffer, and its own tables.
+    /// Megabytes that EAL needs: a page for a usual buffer, and its own tables.
     #[must_use]
     pub fn memory_mb(&self) -> usize {
-        let pool = (self.mbufs() as usize).saturating_mul(self.mbuf_room() + MBUF_OVERHEAD);
-        let large = self
-            .large_mbufs()
-            .saturating_mul(LARGE_ROOM + MBUF_OVERHEAD);
+        // Without hugepages DPDK lets no buffer cross a page, so that each takes whole ones.
+        let pages = |room: usize| (room + MBUF_OVERHEAD).next_multiple_of(PAGE_BYTES);
+        let pool = (self.mbufs() as usize).saturating_mul(pages(self.mbuf_room()));
+        let large = self.large_mbufs().saturating_mul(pages(LARGE_ROOM));
         let megabytes = pool
             .saturating_add(large)
             .div_ceil(MEGABYTE)
@@ -155,6 +159,13 @@ impl PluginConfig {
         let mut text = vdev.to_owned();
         if let Some(bytes) = self.jumbo_ring_frame(vdev) {
             text.push_str(&format!(",framesz={bytes},blocksz={}", bytes * 2));
+        }
+        let entries = self.rx_ring_entries.max(self.tx_ring_entries);
+        let packet = vdev.starts_with("net_af_packet") && argument(vdev, "framecnt").is_none();
+        if packet && entries > PACKET_RING_FRAMES {
+            // Two frames make a block at least; a ring has whole blocks.
+            let frames = entries.min(PACKET_RING_FRAMES_MAX).next_multiple_of(2);
+            text.push_str(&format!(",framecnt={frames}"));
         }
         let queues = QUEUE_ARGUMENTS
             .iter()
@@ -187,6 +198,10 @@ const DEFAULT_MTU: usize = 1500;
 const FRAME_OVERHEAD: usize = 14 + 4 + 4;
 /// The header of a TPACKET_V2 ring frame, with its alignment.
 const PACKET_RING_OVERHEAD: usize = 128;
+/// Frames of an af_packet ring unless it is told; it does not look at the ring entries of a queue.
+const PACKET_RING_FRAMES: u32 = 512;
+/// More is memory that the kernel would hold for nothing.
+const PACKET_RING_FRAMES_MAX: u32 = 32 * 1024;
 /// Bytes of a frame in a usual buffer.
 const DEFAULT_ROOM: usize = 2048;
 /// The mbuf's header, headroom and the pool's share.
@@ -200,6 +215,7 @@ const LARGE_MBUFS: usize = 128;
 /// What EAL and a driver need apart from the buffers.
 const EAL_MB: usize = 8;
 const MEGABYTE: usize = 1 << 20;
+const PAGE_BYTES: usize = 4096;
 
 /// What drivers call their number of queue pairs.
 const QUEUE_ARGUMENTS: [(&str, &str); 3] = [
@@ -381,7 +397,7 @@ mod tests {
                 "--no-huge",
                 "--no-shconf",
                 "-m",
-                "28",
+                "40",
                 "--no-pci",
                 "--vdev=net_af_packet0,iface=v0"
             ]
@@ -472,15 +488,26 @@ mod tests {
     }
 
     #[test]
+    fn long_rings_reach_af_packet_by_its_own_argument() {
+        let mut config = vdev("net_af_packet0,iface=v0");
+        config.rx_ring_entries = 1024;
+        let args = eal_args(&config, false);
+        assert_eq!(
+            args.last().map(String::as_str),
+            Some("--vdev=net_af_packet0,iface=v0,framecnt=1024")
+        );
+    }
+
+    #[test]
     fn memory_follows_the_number_and_size_of_buffers() {
         let mut config = vdev("net_null0");
         config.pool_mbufs = 20480;
-        assert_eq!(config.memory_mb(), 58);
+        assert_eq!(config.memory_mb(), 88);
         config.want_tso = true;
-        assert_eq!(config.memory_mb(), 64);
+        assert_eq!(config.memory_mb(), 94);
         let mut xdp = vdev("net_af_xdp0,iface=v0");
         xdp.pool_mbufs = 1;
-        assert_eq!((xdp.mbufs(), xdp.memory_mb()), (4096, 18));
+        assert_eq!((xdp.mbufs(), xdp.memory_mb()), (4096, 24));
         config.pool_mbufs = u32::MAX;
         config.mtu = usize::MAX / 2;
         assert!(config.memory_mb() > 1 << 40);

@@ -6,7 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
 use super::*;
-use crate::device::plugin_abi::TABLE_BYTES;
+use crate::device::plugin_abi::{Queue, RX_CHECKSUM_GOOD, Slot, TABLE_BYTES, TX_CHECKSUM};
+use crate::device::{RxFrame, TxMeta};
+use crate::time::Instant;
 
 /// A plug-in of Rust functions: buffers are boxes, `limit` of them; sent frames are kept.
 #[derive(Default)]

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::program::Program;
 use crate::channel::layout::Layout;
+use crate::device::Device;
 use crate::device::fault::FaultConfig;
 use crate::device::pair::pair;
-use crate::device::{BURST_MAX, Device};
 use crate::lcore::{
     IdleConfig, IdlePolicy, Lcore, LcoreConfig, LcoreStatus, Mail, Mailbox, Segments,
 };
@@ -124,7 +124,6 @@ impl Lab {
 
     pub(super) fn with(faults: FaultConfig, layout: Layout) -> Self {
         let (a, b) = pair(faults, faults, 1_500);
-        assert!(BURST_MAX > 0);
         let mut lab = Self {
             now: Instant::from_millis(1),
             server: Host::new(SERVER, a, layout),

@@ -21,6 +21,12 @@ impl Random {
     }
 }
 
+impl Random {
+    fn index(&mut self, limit: u64) -> usize {
+        usize::try_from(self.below(limit)).unwrap()
+    }
+}
+
 /// Writes something that no honest program writes.
 fn forge(cell: &ObjectCell, random: &mut Random) {
     let value = match random.below(4) {
@@ -83,7 +89,7 @@ fn play(seed: u64, forging: bool) -> (u64, u64) {
             }
             5 | 6 => {
                 if let Some(object) = pick(&outs, &mut random) {
-                    let count = random.below(3_000) as usize;
+                    let count = random.index(3_000);
                     lab.client.program.try_send(object, &vec![1; count]);
                 }
             }
@@ -160,7 +166,7 @@ fn play(seed: u64, forging: bool) -> (u64, u64) {
 
 fn pick(list: &[u32], random: &mut Random) -> Option<u32> {
     let count = list.len() as u64;
-    (count > 0).then(|| list[random.below(count) as usize])
+    (count > 0).then(|| list[random.index(count)])
 }
 
 /// Plays each seed; the sums of what was counted.

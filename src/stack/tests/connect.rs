@@ -237,6 +237,23 @@ fn icmp_does_not_end_an_open_flow_but_explains_its_end() {
 }
 
 #[test]
+fn an_explanation_is_forgotten_when_the_peer_answers_again() {
+    let options = FlowOptions {
+        user_timeout_ms: 3_000,
+        ..FlowOptions::default()
+    };
+    let mut script = Script::listening(options);
+    let (flow, iss) = script.open(PEER_PORT);
+    script.host.stack.send(script.now, flow, b"lost");
+    let sent = script.wait(Duration::from_millis(1));
+    script.raw(&mut [unreachable(1, 0, &sent[0].1.bytes[14..])]);
+    script.tell(&Segment::new(ACK, sent[0].1.tcp.ack, iss + 5));
+    script.host.stack.send(script.now, flow, b"lost again");
+    script.wait(Duration::from_secs(4));
+    assert_eq!(script.host.facts(flow).error, Some(Errno::TIMEDOUT));
+}
+
+#[test]
 fn a_smaller_path_mtu_makes_smaller_segments() {
     let mut script = Script::listening(FlowOptions {
         nodelay: true,

@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# Redis on the kernel, then the same Redis under the shim on a DPDK port: one table.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(dirname "$here")
+lab="demo-$$"
+device=af_packet
+json=
+requests=100000
+
+usage() {
+  cat <<'TEXT'
+usage: scripts/demo.sh [--device af_packet|af_xdp] [--requests N] [--json FILE]
+
+Installs what is missing, builds the release, makes two namespaces joined by a veth, runs redis-server on
+the kernel and then under libknet_frame.so, drives both with redis-benchmark (SET, GET; 50 and 1000 clients)
+and prints the ratio and the share of connections that the stack served; below 100 % it fails.
+Needs root. Cleans up, also after Ctrl-C.
+TEXT
+}
+while [ $# -gt 0 ]; do
+  case $1 in
+    --device) device=${2:?}; shift 2 ;;
+    --requests) requests=${2:?}; shift 2 ;;
+    --json) json=${2:?}; shift 2 ;;
+    --help|-h) usage; exit 0 ;;
+    *) usage >&2; exit 64 ;;
+  esac
+done
+say() { echo "demo: $*" >&2; }
+[ "$(id -u)" = 0 ] || { say "needs root for its network namespaces (scripts/lab.sh up --device unix does not)"; exit 1; }
+
+"$here/deps.sh" demo
+say "building the release"
+(cd "$root" && cargo build --release --quiet)
+
+work=$(mktemp -d)
+server=
+cleanup() {
+  trap - EXIT INT TERM
+  [ -z "$server" ] || kill -TERM "$server" 2>/dev/null || true
+  "$here/lab.sh" down --name "$lab" >/dev/null 2>&1 || true
+  rm -rf "$work"
+}
+trap cleanup EXIT
+trap 'cleanup; exit 130' INT TERM
+
+"$here/lab.sh" up --name "$lab" --device "$device" >&2
+client() { "$here/lab.sh" client --name "$lab" "$@"; }
+cli() { client timeout 5 redis-cli -h 10.77.0.1 -p 6379 "$@"; }
+
+start() { # [--kernel]
+  "$here/lab.sh" server --name "$lab" "$@" redis-server --port 6379 --bind 10.77.0.1 --protected-mode no \
+    --save '' --appendonly no --daemonize no --dir "$work" >"$work/redis.log" 2>&1 &
+  server=$!
+  for _ in $(seq 100); do
+    [ "$(cli ping 2>/dev/null)" = PONG ] && return 0
+    kill -0 "$server" 2>/dev/null || break
+    sleep 0.1
+  done
+  say "redis-server does not answer:"; tail -n 20 "$work/redis.log" >&2
+  return 1
+}
+stop() {
+  cli shutdown nosave >/dev/null 2>&1 || true
+  for _ in $(seq 50); do kill -0 "$server" 2>/dev/null || break; sleep 0.1; done
+  kill -TERM "$server" 2>/dev/null || true
+  wait "$server" 2>/dev/null || true
+  server=
+}
+passive_opens() { # of the kernel's own TCP in the server's namespace
+  ip netns exec "knet-$lab-s" awk '/^Tcp:/ { n++; if (n == 2) print $6 }' /proc/net/snmp
+}
+stack_accepts() { "$here/lab.sh" status --name "$lab" | awk '$1 == "flows_accepted" { print $2 }' | tail -n 1; }
+received() { cli info stats | tr -d '\r' | awk -F: '$1 == "total_connections_received" { print $2 }'; }
+
+bench() { # LABEL
+  for clients in 50 1000; do
+    say "$1: $clients clients"
+    client redis-benchmark -h 10.77.0.1 -p 6379 -t set,get -c "$clients" -n "$requests" -r 100000 --csv 2>/dev/null |
+      tr -d '"' | awk -F, -v c="$clients" '$1 == "SET" || $1 == "GET" { print $1, c, $2 }' >>"$work/$1"
+  done
+}
+
+say "redis-server on the kernel"
+start --kernel
+[ "$(cli set demo kernel)" = OK ]
+bench kernel
+stop
+
+say "redis-server under the shim, $device"
+start
+[ "$(cli set demo stack)" = OK ] && [ "$(cli get demo)" = stack ] || { say "SET and GET do not agree"; exit 1; }
+kernel_before=$(passive_opens)
+redis_before=$(received)
+stack_before=$(stack_accepts)
+bench knet
+redis_after=$(received)
+stack_after=$(stack_accepts)
+kernel_after=$(passive_opens)
+stop
+
+# The second count of `received` made one connection more than the first one knew.
+made=$((redis_after - redis_before))
+served=$((${stack_after:-0} - ${stack_before:-0}))
+share=$(awk -v s="$served" -v m="$made" 'BEGIN { printf "%.4f", m > 0 ? (s > m ? 1 : s / m) : 0 }')
+
+awk -v share="$share" -v json="$json" '
+  FNR == NR { kernel[$1, $2] = $3; next }
+  {
+    if (!head++) printf "%-5s %8s %14s %14s %7s %16s\n", "test", "clients", "kernel req/s", "knet req/s", "ratio", "served by stack"
+    ratio = kernel[$1, $2] > 0 ? $3 / kernel[$1, $2] : 0
+    printf "%-5s %8d %14.0f %14.0f %7.2f %15.0f%%\n", $1, $2, kernel[$1, $2], $3, ratio, share * 100
+    rows = rows (rows == "" ? "" : ", ") sprintf("{\"test\": \"%s\", \"clients\": %d, \"kernel_rps\": %.2f, \"knet_rps\": %.2f, \"ratio\": %.4f, \"served_by_stack\": %s}", $1, $2, kernel[$1, $2], $3, ratio, share)
+  }
+  END { if (json != "") printf "{\"rows\": [%s]}\n", rows > json }' "$work/kernel" "$work/knet"
+
+[ "$(wc -l <"$work/knet")" = 4 ] || { say "not every benchmark gave a result"; exit 1; }
+if [ "$share" != 1.0000 ] || [ "$kernel_before" != "$kernel_after" ]; then
+  say "not accelerated: the stack accepted $served of $made connections, the kernel $((kernel_after - kernel_before))"
+  exit 1
+fi

@@ -1,0 +1,264 @@
+//! The two halves of a plug-in queue pair: slots lent, filled and given back.
+//!
+//! # Safety
+//! As in the parent: a half is the only user of its side of the queue, keeps the port alive, and owns a
+//! slot's memory between the call that gave it and the call that takes it back.
+
+#![allow(unsafe_code)]
+
+use core::cell::Cell;
+use std::sync::Arc;
+
+use super::Port;
+use crate::device::plugin_abi::{
+    Queue, RX_CHECKSUM_BAD, RX_CHECKSUM_GOOD, RX_CHECKSUM_PARTIAL, SLOTS_MAX, Slot, TX_CHECKSUM,
+    Table,
+};
+use crate::device::{BURST_MAX, RxFrame, RxMeta, RxQueue, TxMeta, TxQueue};
+use crate::time::Instant;
+
+thread_local! {
+    /// This thread was made known to DPDK, or DPDK refused it for good.
+    static KNOWN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes the calling thread known to DPDK, once: its per-thread buffer caches need it.
+fn enter(table: &Table) {
+    if KNOWN.replace(true) {
+        return;
+    }
+    // SAFETY: the port is started.
+    let rc = unsafe { (table.thread_enter)() };
+    if rc != 0 {
+        // It works all the same, without the cache.
+        crate::warn!(
+            "device=dpdk event=thread_not_registered errno={}",
+            rc.saturating_neg()
+        );
+    }
+}
+
+/// The receive half.
+pub(super) struct Receive {
+    port: Arc<Port>,
+    queue: *mut Queue,
+}
+
+// SAFETY: the queue's receive calls are made through `&mut self` only; DPDK asks for one thread at a
+// time, not for the same one.
+unsafe impl Send for Receive {}
+
+/// Received slots, given back at the end of the call, also by a panic of the receiver of the frames.
+struct Received<'a> {
+    from: &'a Receive,
+    slots: [Slot; BURST_MAX],
+    count: usize,
+}
+
+impl Drop for Received<'_> {
+    fn drop(&mut self) {
+        let count = u32::try_from(self.count).unwrap_or(0);
+        // SAFETY: the first `count` slots came from `rx_burst` and no frame is borrowed any more.
+        unsafe { (self.from.port.table.free)(self.from.queue, self.slots.as_ptr(), count) };
+    }
+}
+
+impl Receive {
+    /// The half of a queue that nobody else has.
+    pub(super) fn new(port: Arc<Port>, queue: *mut Queue) -> Self {
+        Self { port, queue }
+    }
+}
+
+fn rx_meta(flags: u16) -> RxMeta {
+    RxMeta {
+        checksum_good: flags & RX_CHECKSUM_GOOD != 0,
+        checksum_bad: flags & RX_CHECKSUM_BAD != 0,
+        checksum_partial: flags & RX_CHECKSUM_PARTIAL != 0,
+    }
+}
+
+impl RxQueue for Receive {
+    fn rx_burst(&mut self, _now: Instant, deliver: &mut dyn FnMut(&mut [RxFrame<'_>])) -> usize {
+        enter(self.port.table);
+        let mut slots = [Slot::EMPTY; BURST_MAX];
+        // SAFETY: the queue is this half's, there is room for SLOTS_MAX slots.
+        let count =
+            unsafe { (self.port.table.rx_burst)(self.queue, slots.as_mut_ptr(), SLOTS_MAX) };
+        if count == 0 {
+            return 0;
+        }
+        let count = (count as usize).min(BURST_MAX);
+        let received = Received {
+            from: self,
+            slots,
+            count,
+        };
+        let mut frames: [RxFrame<'_>; BURST_MAX] = core::array::from_fn(|_| RxFrame {
+            bytes: &mut [],
+            meta: RxMeta::default(),
+        });
+        for (frame, slot) in frames.iter_mut().zip(received.slots.iter().take(count)) {
+            // SAFETY: `len` bytes at `data` are this slot's alone until it is given back.
+            frame.bytes = unsafe { core::slice::from_raw_parts_mut(slot.data, slot.len as usize) };
+            frame.meta = rx_meta(slot.flags);
+        }
+        if let Some(frames) = frames.get_mut(..count) {
+            deliver(frames);
+        }
+        drop(received);
+        count
+    }
+
+    fn wait_fd(&self) -> Option<i32> {
+        // SAFETY: the queue is this half's.
+        let fd = unsafe { (self.port.table.wait_fd)(self.queue) };
+        (fd >= 0).then_some(fd)
+    }
+
+    fn arm(&mut self, on: bool) {
+        // SAFETY: the queue is this half's.
+        let rc = unsafe { (self.port.table.arm)(self.queue, u32::from(on)) };
+        if rc != 0 {
+            crate::debug!(
+                "device=dpdk event=not_armed on={on} errno={}",
+                rc.saturating_neg()
+            );
+        }
+    }
+}
+
+/// The transmit half. `slots` holds, from the front, committed frames, then empty buffers.
+pub(super) struct Transmit {
+    port: Arc<Port>,
+    queue: *mut Queue,
+    slots: [Slot; BURST_MAX],
+    /// Frames that wait for `flush`.
+    committed: usize,
+    /// Committed frames and empty buffers behind them.
+    allocated: usize,
+    /// Bytes lent by the last `alloc`.
+    room: usize,
+    /// Bytes of a usual buffer. Frames up to this length come from buffers taken in one go, larger
+    /// ones from the few large buffers, one by one.
+    mbuf_room: usize,
+}
+
+// SAFETY: as for the receive half; the slots are this half's alone.
+unsafe impl Send for Transmit {}
+
+impl Transmit {
+    /// The half of a queue that nobody else has, with usual buffers of `mbuf_room` bytes.
+    pub(super) fn new(port: Arc<Port>, queue: *mut Queue, mbuf_room: usize) -> Self {
+        Self {
+            port,
+            queue,
+            slots: [Slot::EMPTY; BURST_MAX],
+            committed: 0,
+            allocated: 0,
+            room: 0,
+            mbuf_room,
+        }
+    }
+
+    /// Takes buffers for the rest of the burst (for a large frame only the one that is needed).
+    fn refill(&mut self, len: usize) -> bool {
+        let end = if len > self.mbuf_room {
+            self.committed + 1
+        } else {
+            BURST_MAX
+        };
+        let Some(free) = self.slots.get_mut(self.allocated..end) else {
+            return false;
+        };
+        let (Ok(wanted), Ok(bytes)) = (u32::try_from(free.len()), u32::try_from(len)) else {
+            return false;
+        };
+        // SAFETY: the queue is this half's, there is room for `wanted` slots.
+        let got =
+            unsafe { (self.port.table.tx_alloc)(self.queue, free.as_mut_ptr(), wanted, bytes) };
+        self.allocated += (got as usize).min(free.len());
+        self.allocated > self.committed
+    }
+
+    /// Gives the empty buffers back.
+    fn release(&mut self) {
+        if let Some(empty) = self.slots.get(self.committed..self.allocated) {
+            let count = u32::try_from(empty.len()).unwrap_or(0);
+            // SAFETY: these slots came from `tx_alloc` and were not sent.
+            unsafe { (self.port.table.free)(self.queue, empty.as_ptr(), count) };
+        }
+        self.allocated = self.committed;
+    }
+}
+
+impl TxQueue for Transmit {
+    fn alloc(&mut self, len: usize) -> Option<&mut [u8]> {
+        if self.committed == BURST_MAX {
+            return None;
+        }
+        let fits = |slot: Option<&Slot>| slot.is_some_and(|slot| slot.len as usize >= len);
+        if self.committed < self.allocated && !fits(self.slots.get(self.committed)) {
+            self.release();
+        }
+        if self.committed == self.allocated && !self.refill(len) {
+            return None;
+        }
+        let slot = self
+            .slots
+            .get(self.committed)
+            .filter(|slot| slot.len as usize >= len)?;
+        self.room = len;
+        // SAFETY: the slot has `slot.len >= len` bytes at `data`, this half's alone until sent or freed.
+        Some(unsafe { core::slice::from_raw_parts_mut(slot.data, len) })
+    }
+
+    fn commit(&mut self, len: usize, meta: TxMeta) {
+        if self.committed == self.allocated {
+            return;
+        }
+        let len = len.min(self.room);
+        if let Some(slot) = self.slots.get_mut(self.committed) {
+            slot.len = u32::try_from(len).unwrap_or(0);
+            slot.flags = if meta.checksum_offload {
+                TX_CHECKSUM
+            } else {
+                0
+            };
+            slot.segment_bytes = meta.segment_bytes;
+            self.committed += 1;
+            self.room = 0;
+        }
+    }
+
+    fn flush(&mut self, _now: Instant) -> usize {
+        let mut total = 0;
+        while total < self.committed {
+            let Some(rest) = self.slots.get(total..self.committed) else {
+                break;
+            };
+            let count = u32::try_from(rest.len()).unwrap_or(0);
+            // SAFETY: the queue is this half's, the slots are committed ones.
+            let done = unsafe { (self.port.table.tx_burst)(self.queue, rest.as_ptr(), count) };
+            if done == 0 {
+                break;
+            }
+            total += (done as usize).min(rest.len());
+        }
+        self.slots.copy_within(total..self.allocated, 0);
+        self.committed -= total;
+        self.allocated -= total;
+        total
+    }
+
+    fn room(&self) -> usize {
+        BURST_MAX - self.committed
+    }
+}
+
+impl Drop for Transmit {
+    fn drop(&mut self) {
+        self.committed = 0;
+        self.release();
+    }
+}

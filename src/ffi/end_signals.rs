@@ -1,0 +1,83 @@
+//! Signals of the host as a descriptor.
+//!
+//! # Safety
+//! The two calls read a signal set of this stack frame and keep nothing of it.
+
+#![allow(unsafe_code)]
+
+use rustix::fd::{AsFd, FromRawFd, OwnedFd};
+
+use crate::errno::{Errno, Result};
+
+/// Signals that ask a process to end, readable instead of deadly.
+#[derive(Debug)]
+pub struct EndSignals(OwnedFd);
+
+/// SIGTERM, SIGINT and SIGHUP, as bits of the kernel's signal set (signal N is bit N - 1).
+const SET: u64 = bit(libc::SIGTERM) | bit(libc::SIGINT) | bit(libc::SIGHUP);
+
+const fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+impl EndSignals {
+    /// Blocks SIGTERM, SIGINT and SIGHUP in this thread and those that it makes, and opens a descriptor that is readable
+    /// when one came.
+    ///
+    /// # Errors
+    /// EMFILE.
+    pub fn catch() -> Result<Self> {
+        let set = SET;
+        let nowhere = core::ptr::null_mut::<libc::c_void>();
+        // SAFETY: the kernel reads eight bytes of `set`.
+        let blocked = unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigprocmask,
+                libc::SIG_BLOCK,
+                &raw const set,
+                nowhere,
+                size_of_val(&set),
+            )
+        };
+        if blocked < 0 {
+            return Err(super::errno::last());
+        }
+        // SAFETY: as above.
+        let fd = unsafe {
+            libc::syscall(
+                libc::SYS_signalfd4,
+                -1,
+                &raw const set,
+                size_of_val(&set),
+                libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
+            )
+        };
+        if fd < 0 {
+            return Err(super::errno::last());
+        }
+        let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
+        // SAFETY: the descriptor was just made and is nobody else's.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// The number of the next signal, None when there is none.
+    ///
+    /// # Errors
+    /// What read says.
+    pub fn next(&self) -> Result<Option<u32>> {
+        let mut info = [0; size_of::<libc::signalfd_siginfo>()];
+        match rustix::io::read(&self.0, &mut info) {
+            Ok(_) => Ok(info
+                .first_chunk::<4>()
+                .map(|number| u32::from_ne_bytes(*number))),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+impl AsFd for EndSignals {
+    fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

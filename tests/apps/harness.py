@@ -1,0 +1,174 @@
+"""The laboratory as seen by the application tests: one lab, servers in it, sockets on the kernel client's side."""
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+LAB = os.path.join(ROOT, "scripts", "lab.sh")
+SERVER = "10.77.0.1"
+CLIENT = "10.77.0.2"
+CLONE_NEWNET = 0x40000000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def wait_for(what, condition, seconds=10.0):
+    """Waits until condition() is true; raises with `what` when it does not become so."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"{what}: not within {seconds} s")
+        time.sleep(0.02)
+
+
+class Lab:
+    """A lab of its own name, so that two test runs side by side do not meet."""
+
+    def __init__(self, device="af_packet", **options):
+        self.name = f"t{os.getpid()}"
+        self.device = device
+        self.work = tempfile.mkdtemp(prefix="knet-test-")
+        self.processes = []
+        extra = [part for key, value in options.items() for part in (f"--{key}", str(value))]
+        self.run("up", "--device", device, *extra)
+        self.state = os.path.join(
+            os.environ.get("KNET_LAB_DIR")
+            or os.path.join(os.environ.get("XDG_RUNTIME_DIR", "/tmp"), f"knet-lab-{os.getuid()}"),
+            self.name,
+        )
+
+    def command(self, verb, *arguments):
+        return [LAB, verb, "--name", self.name, *arguments]
+
+    def run(self, verb, *arguments, **options):
+        return subprocess.run(
+            self.command(verb, *arguments), check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, timeout=60, **options
+        ).stdout
+
+    def start(self, verb, *arguments, log="log", env=None):
+        """Starts a command in the lab in a process group of its own."""
+        path = os.path.join(self.work, log)
+        with open(path, "ab") as out:
+            process = subprocess.Popen(
+                self.command(verb, *arguments), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                cwd=self.work, start_new_session=True, env={**os.environ, **(env or {})},
+            )
+        process.log = path
+        self.processes.append(process)
+        return process
+
+    def client(self, *arguments, seconds=60, check=True):
+        return subprocess.run(
+            self.command("client", *arguments), check=check, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, timeout=seconds,
+        ).stdout
+
+    def namespace(self, end):
+        return f"/run/netns/knet-{self.name}-{end}"
+
+    @contextlib.contextmanager
+    def inside(self, end="c"):
+        """The calling thread is in the namespace of an end ("s" or "c"): sockets made there stay there."""
+        home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        there = os.open(self.namespace(end), os.O_RDONLY)
+        try:
+            if _libc.setns(there, CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), "setns")
+            yield
+        finally:
+            _libc.setns(home, CLONE_NEWNET)
+            os.close(there)
+            os.close(home)
+
+    def connect(self, port, timeout=10.0, address=SERVER, end="c"):
+        with self.inside(end):
+            peer = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        peer.settimeout(timeout)
+        peer.connect((address, port))
+        return peer
+
+    def kernel_tcp(self, end="s"):
+        """The kernel's own TCP counters in an end's namespace: must not move for an accelerated server."""
+        with self.inside(end), open("/proc/thread-self/net/snmp", encoding="ascii") as file:
+            lines = [line.split()[1:] for line in file if line.startswith("Tcp:")]
+        return dict(zip(lines[0], map(int, lines[1])))
+
+    def stats(self):
+        """Counters of the server's hosts, added up."""
+        total = {}
+        for line in self.run("status").splitlines():
+            parts = line.split()
+            if len(parts) == 2 and parts[1].isdigit():
+                total[parts[0]] = total.get(parts[0], 0) + int(parts[1])
+        return total
+
+    def end(self, process, how=signal.SIGTERM, seconds=10):
+        if process.poll() is None:
+            process.send_signal(how)
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
+
+    def close(self):
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        self.run("down")
+        shutil.rmtree(self.work, ignore_errors=True)
+
+
+def passive_opens_unmoved(lab, before, accepts_before, made):
+    """Design section 7: the stack served all connections and the kernel none."""
+    after = lab.kernel_tcp()
+    for name in ("PassiveOpens", "InSegs"):
+        assert after[name] == before[name], f"the kernel's {name} moved by {after[name] - before[name]}"
+    served = lab.stats().get("flows_accepted", 0) - accepts_before
+    assert served >= made, f"the stack accepted {served} of {made} connections"
+
+
+def main(prefix, cases, setup, teardown):
+    """Runs the cases in order, prints PASS, FAIL or SKIP for each, and leaves nothing running."""
+    wanted = sys.argv[1:]
+    failed = 0
+    context = setup()
+    try:
+        for case in cases:
+            name = case.__name__
+            if wanted and name not in wanted:
+                continue
+            begin = time.monotonic()
+            try:
+                reason = case(context)
+                if isinstance(reason, str):
+                    print(f"SKIP {prefix}::{name}: {reason}", flush=True)
+                else:
+                    print(f"PASS {prefix}::{name} ({time.monotonic() - begin:.1f} s)", flush=True)
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                failed += 1
+                print(f"FAIL {prefix}::{name}: {error!r}", flush=True)
+                traceback.print_exc()
+                for process in getattr(context, "lab", context).processes[-1:]:
+                    with contextlib.suppress(OSError), open(process.log, errors="replace") as log:
+                        sys.stderr.write(log.read()[-2000:])
+    finally:
+        teardown(context)
+    sys.exit(1 if failed else 0)
