@@ -28,7 +28,7 @@ use super::plugin_abi::{
     ABI, ErrorText, OFFLOAD_LRO, OFFLOAD_RX_CHECKSUM, OFFLOAD_TSO, OFFLOAD_TX_CHECKSUM, PortFacts,
     SLOTS_MAX, SYMBOL, StartArgs, Stats, TRUST_CHECKSUM, Table,
 };
-use super::{BURST_MAX, Capabilities, Device, DeviceError, PortStats, RxQueue, TxQueue};
+use super::{BURST_MAX, Capabilities, Device, DeviceError, PortStats, QueuePair};
 use crate::errno::Errno;
 use queue::{Receive, Transmit};
 
@@ -250,7 +250,7 @@ impl Device for PluginDevice {
         &self.capabilities
     }
 
-    fn queue_pair(&mut self, queue: usize) -> Result<(Box<dyn RxQueue>, Box<dyn TxQueue>), Errno> {
+    fn queue_pair(&mut self, queue: usize) -> Result<QueuePair, Errno> {
         let taken = self
             .taken
             .get_mut(queue)

@@ -170,10 +170,10 @@ impl PluginConfig {
         let queues = QUEUE_ARGUMENTS
             .iter()
             .find(|(driver, _)| vdev.starts_with(driver));
-        if let Some((_, name)) = queues.filter(|(_, name)| argument(vdev, name).is_none()) {
-            if self.queues > 1 {
-                text.push_str(&format!(",{name}={}", self.queues));
-            }
+        if let Some((_, name)) = queues.filter(|(_, name)| argument(vdev, name).is_none())
+            && self.queues > 1
+        {
+            text.push_str(&format!(",{name}={}", self.queues));
         }
         text
     }
