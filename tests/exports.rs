@@ -1,5 +1,11 @@
 //! The preloaded object exports the reviewed names and nothing else, needs no DPDK, and cannot be unloaded.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "in a test a surprise is a failure"
+)]
+
 #[path = "support/frame.rs"]
 mod frame;
 

@@ -1,6 +1,12 @@
 //! Unmodified C programs over the stack: the preload, a private host that it starts, and the `unix` device. No privilege
 //! is needed. The address is on no interface, so the kernel cannot have served it.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "in a test a surprise is a failure"
+)]
+
 #[path = "support/frame.rs"]
 mod frame;
 

@@ -41,7 +41,7 @@ fn join_many(pair: &mut Pair, count: usize) -> Vec<(FlowId, FlowId)> {
     for _ in 0..count {
         let flow = pair.b.connect_with(pair.now, ask, small());
         clients.insert(pair.b.facts(flow).local, flow);
-        if clients.len() % 64 == 0 {
+        if clients.len().is_multiple_of(64) {
             pair.run(Duration::from_millis(1));
         }
     }
