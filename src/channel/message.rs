@@ -29,9 +29,9 @@ pub enum Kind {
     Open,
     /// Host: the device is open and the lcore runs.
     Opened,
-    /// Program: slot `a` is woken through [eventfd].
+    /// Program: slot `a` is woken through \[eventfd\].
     Waiter,
-    /// Program: a fork comes; process cell `a` will speak on [socket].
+    /// Program: a fork comes; process cell `a` will speak on \[socket\].
     Fork,
     /// Child: process cell `a` is process `b`.
     Child,

@@ -1,6 +1,6 @@
 //! The device `knet_unix,path=P`: frames between two hosts over an AF_UNIX SOCK_SEQPACKET socket.
 //!
-//! One datagram is one frame. Nobody is server or client by configuration: see [`link`]. What a port
+//! One datagram is one frame. Nobody is server or client by configuration: see `link`. What a port
 //! receives suffers its own simulated faults.
 
 use std::os::fd::AsRawFd;

@@ -3,7 +3,7 @@
 //!
 //! Owns the order of a turn, the host's private record of each object, what a doorbell means, the memory
 //! of the rings, and the idle policy. May use `stack`, `device`, `channel`, `readiness`, `telemetry` and
-//! `base`. Runs on the lcore thread; only [`mailbox`] is also used by the control thread. Invariant: a turn
+//! `base`. Runs on the lcore thread; only `mailbox` is also used by the control thread. Invariant: a turn
 //! is bounded, never blocks, and trusts no value that it reads from a channel: a program can harm only itself.
 //!
 //! ```text

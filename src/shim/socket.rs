@@ -1,7 +1,7 @@
 //! Making, binding, connecting, accepting and naming sockets.
 //!
 //! # Safety
-//! Arguments go to the original as they came, or through [`super::cvt`].
+//! Arguments go to the original as they came, or through `cvt`.
 
 #![allow(unsafe_code)]
 
