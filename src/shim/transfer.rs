@@ -13,6 +13,7 @@ use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, 
 use super::cvt;
 use super::socket::is_nonblocking;
 use crate::errno::{Errno, Result};
+use crate::fd::inflight::InFlight;
 use crate::fd::{self, Socket, Target};
 use crate::ffi::{process, real};
 use crate::socket::stream::{self, RecvFlags};
@@ -23,6 +24,15 @@ fn accelerated(fd: c_int) -> Option<Socket> {
     match fd::target(fd) {
         Target::Socket(socket) => Some(socket),
         _ => None,
+    }
+}
+
+/// The hold of a call that may wait.
+fn waits(socket: Socket, nonblocking: bool) -> Option<InFlight> {
+    if nonblocking {
+        None
+    } else {
+        InFlight::of(&socket)
     }
 }
 
@@ -42,13 +52,9 @@ fn receive(socket: Socket, parts: &mut [IoSliceMut<'_>], flags: c_int) -> Result
         dontwait: flags & libc::MSG_DONTWAIT != 0,
         trunc: flags & libc::MSG_TRUNC != 0,
     };
-    stream::recv(
-        socket.link,
-        socket.object,
-        parts,
-        flags,
-        is_nonblocking(socket)?,
-    )
+    let nonblocking = is_nonblocking(socket)?;
+    let _held = waits(socket, nonblocking || flags.dontwait);
+    stream::recv(socket.link, socket.object, parts, flags, nonblocking)
 }
 
 /// Sends `parts`. EPIPE raises SIGPIPE in the calling thread, unless the caller says not to.
@@ -58,6 +64,7 @@ fn transmit(socket: Socket, parts: &[IoSlice<'_>], flags: c_int) -> Result<usize
         return Err(Errno::OPNOTSUPP);
     }
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(socket)?;
+    let _held = waits(socket, nonblocking);
     let result = stream::send(socket.link, socket.object, parts, nonblocking);
     if result == Err(Errno::PIPE) && flags & libc::MSG_NOSIGNAL == 0 {
         process::raise_sigpipe();
@@ -250,6 +257,9 @@ unsafe fn header(message: *const msghdr) -> Result<msghdr> {
 unsafe fn transmit_message(socket: Socket, message: *const msghdr, flags: c_int) -> Result<usize> {
     // SAFETY: as the caller promises.
     let head = unsafe { header(message) }?;
+    if head.msg_iovlen > cvt::PARTS_MAX {
+        return Err(Errno::MSGSIZE);
+    }
     let send = |slices: &[IoSlice<'_>]| transmit(socket, slices, flags);
     // SAFETY: as the caller promises. Control data means nothing to a stream of ours.
     unsafe { cvt::with_slices(head.msg_iov, head.msg_iovlen, send) }
@@ -414,6 +424,9 @@ pub unsafe fn __recvfrom_chk(
 unsafe fn receive_message(socket: Socket, message: *mut msghdr, flags: c_int) -> Result<usize> {
     // SAFETY: as the caller promises.
     let mut head = unsafe { header(message) }?;
+    if head.msg_iovlen > cvt::PARTS_MAX {
+        return Err(Errno::MSGSIZE);
+    }
     let receive = |rooms: &mut [IoSliceMut<'_>]| receive(socket, rooms, flags);
     // SAFETY: as the caller promises.
     let count = unsafe { cvt::with_rooms(head.msg_iov, head.msg_iovlen, receive) }?;
