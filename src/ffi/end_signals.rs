@@ -16,33 +16,36 @@ pub struct EndSignals(OwnedFd);
 /// SIGTERM, SIGINT and SIGHUP, as bits of the kernel's signal set (signal N is bit N - 1).
 const SET: u64 = bit(libc::SIGTERM) | bit(libc::SIGINT) | bit(libc::SIGHUP);
 
+/// Blocked as well: a file size limit must be an error of the call, not the end of the host.
+const BLOCKED: u64 = SET | bit(libc::SIGXFSZ);
+
 const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
 impl EndSignals {
-    /// Blocks SIGTERM, SIGINT and SIGHUP in this thread and those that it makes, and opens a descriptor that is readable
-    /// when one came.
+    /// Blocks SIGTERM, SIGINT, SIGHUP and SIGXFSZ in this thread and those that it makes, and opens a descriptor that is readable
+    /// when one of the first three came.
     ///
     /// # Errors
     /// EMFILE.
     pub fn catch() -> Result<Self> {
-        let set = SET;
+        let (set, blocked) = (SET, BLOCKED);
         let nowhere = core::ptr::null_mut::<libc::c_void>();
-        // SAFETY: the kernel reads eight bytes of `set`.
-        let blocked = unsafe {
+        // SAFETY: the kernel reads eight bytes of `blocked`.
+        let result = unsafe {
             libc::syscall(
                 libc::SYS_rt_sigprocmask,
                 libc::SIG_BLOCK,
-                &raw const set,
+                &raw const blocked,
                 nowhere,
-                size_of_val(&set),
+                size_of_val(&blocked),
             )
         };
-        if blocked < 0 {
+        if result < 0 {
             return Err(super::errno::last());
         }
-        // SAFETY: as above.
+        // SAFETY: the kernel reads eight bytes of `set`.
         let fd = unsafe {
             libc::syscall(
                 libc::SYS_signalfd4,

@@ -180,6 +180,7 @@ impl<'a> Work<'a> {
             role: Role::Flow(flow),
             wish: record.wish,
             options: cell.option.changed.load(Ordering::Acquire),
+            connecting: true,
             ..Record::default()
         };
         self.shared.counters.flows_connected.raise();
@@ -228,7 +229,7 @@ impl<'a> Work<'a> {
         };
         let layout = self.segments.layout();
         let capacity = layout.tx_ring_bytes;
-        let backed = cell.host.tx_backed.load(Ordering::Relaxed);
+        let backed = self.shared.memory.transmit_backed(self.owner, object);
         let Some(record) = self.records.at_mut(object).map(|record| *record) else {
             return;
         };
@@ -263,8 +264,12 @@ impl<'a> Work<'a> {
             return;
         };
         record.tx_head = head;
-        let connected = cell.host.kind.load(Ordering::Relaxed) == kind::STREAM;
-        if empty && connected && shut & shut::WRITE != 0 && !record.finished && !record.closing {
+        if empty
+            && !record.connecting
+            && shut & shut::WRITE != 0
+            && !record.finished
+            && !record.closing
+        {
             record.finished = true;
             self.shared.stack.shutdown_write(self.now, flow);
         }

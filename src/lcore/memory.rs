@@ -148,6 +148,15 @@ impl Memory {
             .is_some_and(|place| place.known)
     }
 
+    /// Bytes of the transmit ring of `object` that have memory. The cell says the same, but the program can write it.
+    pub(super) fn transmit_backed(&self, owner: Owner, object: u32) -> u32 {
+        self.pools
+            .get(owner.0 as usize)
+            .and_then(Option::as_ref)
+            .and_then(|pool| pool.places.at(object))
+            .map_or(0, |place| place.transmit)
+    }
+
     /// Puts memory behind the first `bytes` of a transmit ring and tells the program; false = none to be had.
     pub(super) fn back_transmit(&mut self, owner: Owner, object: u32, bytes: u32) -> bool {
         let Some(pool) = self.pool(owner) else {

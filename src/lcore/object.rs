@@ -1,4 +1,5 @@
-//! What the host knows of an object: its own truth beside the cell, which a program could forge.
+//! What the host knows of an object: its own truth beside the cell. The program can write every line of a cell, the host's
+//! included, so that nothing is decided by what we once wrote there.
 
 use crate::channel::layout::OBJECTS_MAX;
 use crate::id::{FlowId, ListenerId};
@@ -46,6 +47,8 @@ pub(super) struct Record {
     pub(super) rx_head: u64,
     /// Waits in an accept queue.
     pub(super) queued: Option<Queued>,
+    /// Its handshake has not ended; for a flow that the program asked for.
+    pub(super) connecting: bool,
     /// FIN was asked of the stack.
     pub(super) finished: bool,
     /// Nobody holds it any more: what is in the ring goes out, then it ends.

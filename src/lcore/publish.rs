@@ -48,6 +48,10 @@ impl Work<'_> {
             &cell.fact.remote_address,
             &cell.fact.remote_port,
         );
+        let position = self
+            .records
+            .at(listener_object)
+            .map_or(0, |listener| listener.rx_tail);
         let Some(record) = self.records.at_mut(object) else {
             return self.refuse(flow);
         };
@@ -56,7 +60,7 @@ impl Work<'_> {
             options: cell.option.changed.load(Ordering::Relaxed),
             queued: Some(Queued {
                 listener: listener_object,
-                position: from.host.rx_tail.load(Ordering::Relaxed),
+                position,
             }),
             ..Record::default()
         };
@@ -66,7 +70,7 @@ impl Work<'_> {
         self.shared.stack.set_options(flow, &options_of(from));
         cell.host.kind.store(kind::STREAM, Ordering::Release);
         self.tell(object, cell, &facts);
-        if !accept_ring::push(&from.host, &from.read, entries, object) {
+        if !self.queue(listener_object, from, entries, object) {
             self.shared.counters.flows_reset_queue_full.raise();
             if let Some(record) = self.records.at_mut(object) {
                 record.queued = None;
@@ -75,11 +79,33 @@ impl Work<'_> {
             }
             return self.shared.stack.close(self.now, flow, Close::Abort);
         }
-        if let Some(record) = self.records.at_mut(listener_object) {
-            record.rx_tail += 1;
-        }
         self.shared.counters.flows_accepted.raise();
         self.alert(listener_object);
+    }
+
+    /// Puts `object` into a listener's queue; false when there is no room. As [`accept_ring::push`], with our own idea of
+    /// both positions.
+    fn queue(
+        &mut self,
+        listener: u32,
+        cell: &ObjectCell,
+        entries: &[AtomicU32],
+        object: u32,
+    ) -> bool {
+        let Some(record) = self.records.at_mut(listener) else {
+            return false;
+        };
+        let tail = record.rx_tail;
+        let queued = tail - record.rx_head;
+        let place = usize::try_from(tail).unwrap_or(0) % entries.len().max(1);
+        let Some(entry) = entries.get(place).filter(|_| queued < entries.len() as u64) else {
+            return false;
+        };
+        entry.store(object, Ordering::Relaxed);
+        record.rx_tail = tail + 1;
+        // Release: the entry is written before the tail moves over it.
+        cell.host.rx_tail.store(tail + 1, Ordering::Release);
+        true
     }
 
     /// Resets a flow that no program will hear of.
@@ -114,12 +140,14 @@ impl Work<'_> {
         let Some(cell) = self.cell(object) else {
             return;
         };
+        let mut connecting = false;
         if let Some(record) = self.records.at_mut(object) {
+            connecting = core::mem::take(&mut record.connecting);
             record.role = Role::Over;
             record.flags |= flag::OVER | flag::TX_BROKEN;
             cell.host.flags.store(record.flags, Ordering::Release);
         }
-        if cell.host.kind.load(Ordering::Relaxed) == kind::CONNECTING {
+        if connecting {
             cell.host.kind.store(kind::FAILED, Ordering::Release);
         }
         cell.fact
@@ -164,10 +192,11 @@ impl Work<'_> {
             cell.host.flags.store(flags, Ordering::Release);
             wake = true;
         }
-        if cell.host.kind.load(Ordering::Relaxed) == kind::CONNECTING
+        if record.connecting
             && facts.state != FlowState::SynSent
             && facts.state != FlowState::SynReceived
         {
+            record.connecting = false;
             let failed = facts.error.is_some() || facts.state == FlowState::Closed;
             let what = if failed { kind::FAILED } else { kind::STREAM };
             cell.host.kind.store(what, Ordering::Release);

@@ -1,3 +1,5 @@
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // small numbers
+
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::*;

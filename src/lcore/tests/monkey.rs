@@ -122,7 +122,10 @@ fn play(seed: u64, forging: bool) -> (u64, u64) {
                 }
             }
             13 if forging => {
-                let object = pick(&ins, &mut random).or(listener);
+                let object = match random.below(3) {
+                    0 => listener,
+                    _ => pick(&ins, &mut random).or(listener),
+                };
                 if let Some(object) = object {
                     forge(lab.server.program.cell(object), &mut random);
                     lab.server.program.ring(object);
