@@ -104,13 +104,13 @@ stop
 # The second count of `received` made one connection more than the first one knew.
 made=$((redis_after - redis_before))
 served=$((${stack_after:-0} - ${stack_before:-0}))
-share=$(awk -v s="$served" -v m="$made" 'BEGIN { printf "%.4f", m > 0 ? (s > m ? 1 : s / m) : 0 }')
+share=$(awk -v s="$served" -v m="$made" 'BEGIN { printf "%.4f", (m > 0) ? ((s > m) ? 1 : s / m) : 0 }')
 
 awk -v share="$share" -v json="$json" '
   FNR == NR { kernel[$1, $2] = $3; next }
   {
     if (!head++) printf "%-5s %8s %14s %14s %7s %16s\n", "test", "clients", "kernel req/s", "knet req/s", "ratio", "served by stack"
-    ratio = kernel[$1, $2] > 0 ? $3 / kernel[$1, $2] : 0
+    ratio = (kernel[$1, $2] > 0) ? $3 / kernel[$1, $2] : 0
     printf "%-5s %8d %14.0f %14.0f %7.2f %15.0f%%\n", $1, $2, kernel[$1, $2], $3, ratio, share * 100
     rows = rows (rows == "" ? "" : ", ") sprintf("{\"test\": \"%s\", \"clients\": %d, \"kernel_rps\": %.2f, \"knet_rps\": %.2f, \"ratio\": %.4f, \"served_by_stack\": %s}", $1, $2, kernel[$1, $2], $3, ratio, share)
   }

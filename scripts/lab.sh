@@ -18,7 +18,7 @@ usage: scripts/lab.sh up [--device af_packet|af_xdp|vhost|unix] [--name NAME] [-
   af_packet, af_xdp  a DPDK port on a veth, with a kernel peer (root)
   vhost              both ends under the shim, no kernel between (root, for the namespaces)
   unix               both ends under the shim, frames over a unix socket (no privilege)
-NAME is "lab" if not given. Several labs may be up at once.
+NAME is "lab" if not given. Several labs may be up at once. KNET_BUILD=debug takes the debug build.
 TEXT
 }
 
@@ -56,7 +56,7 @@ client_ns=knet-$name-c
 
 find_built() {
   local file
-  for file in "$root/target/release/$1" "$root/target/debug/$1" "/usr/bin/$1" "/usr/lib64/$1" "/usr/lib/x86_64-linux-gnu/$1"; do
+  for file in "$root/target/${KNET_BUILD:-release}/$1" "$root/target/debug/$1" "/usr/bin/$1" "/usr/lib64/$1" "/usr/lib/x86_64-linux-gnu/$1"; do
     [ -e "$file" ] && { echo "$file"; return; }
   done
   die "$1 is not built: run cargo build --release"

@@ -20,30 +20,44 @@
 #[cfg(test)]
 extern crate self as knet;
 
+#[cfg(not(loom))]
 pub mod attach;
 pub mod channel;
+#[cfg(not(loom))]
 pub mod config;
+#[cfg(not(loom))]
 pub mod device;
 pub mod errno;
+#[cfg(not(loom))]
 pub mod fd;
+#[cfg(not(loom))]
 pub mod ffi;
+#[cfg(not(loom))]
 pub mod host;
 pub mod id;
+#[cfg(not(loom))]
 pub mod iomux;
+#[cfg(not(loom))]
 pub mod lcore;
+#[cfg(not(loom))]
 pub mod preflight;
 pub mod readiness;
+#[cfg(not(loom))]
 pub mod rendezvous;
+#[cfg(not(loom))]
 pub mod runtime;
+#[cfg(not(loom))]
 pub mod shim;
+#[cfg(not(loom))]
 pub mod socket;
+#[cfg(not(loom))]
 pub mod stack;
 pub mod telemetry;
+#[cfg(not(loom))]
 pub mod thread;
 pub mod time;
+#[cfg(not(loom))]
 pub mod waiter;
 
 /// The version of this build: the package's, and the commit when it was built from a checkout.
 pub const BUILD_VERSION: &str = env!("KNET_BUILD_VERSION");
-/// The build: host and program side must come from the same one.
-pub const VERSION: &str = BUILD_VERSION;

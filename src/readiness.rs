@@ -121,12 +121,20 @@ pub fn alert(control: &Control, index: u32, mut wake: impl FnMut(u32)) {
     cell.host.edge.fetch_add(1, Ordering::SeqCst);
     // Pairs with the fence of a sleeper: it sees the state, or we see its mask bit.
     fence(Ordering::SeqCst);
+    let mut is_in_an_epoll = false;
     cell.watch.epolls.for_each(|epoll| {
         if let Some(ready) = control.ready(epoll) {
             ready.set(index);
+            is_in_an_epoll = true;
         }
-        wake_epoll(control, epoll, &mut wake);
     });
+    if is_in_an_epoll {
+        // Again, for who sleeps on an epoll: he sees the ready bit, or we see his mask bit.
+        fence(Ordering::SeqCst);
+        cell.watch
+            .epolls
+            .for_each(|epoll| wake_epoll(control, epoll, &mut wake));
+    }
     cell.watch
         .slots
         .for_each(|slot| wake_slot(control, slot, &mut wake));
@@ -288,3 +296,6 @@ mod tests {
         );
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_wakeups;

@@ -177,8 +177,15 @@ const TABLE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Macros of `telemetry`, reached through the crate root.
-const MACROS: &[&str] = &["error", "warn", "info", "debug", "counters"];
+/// Macros of `telemetry` and the build's name, reached through the crate root.
+const MACROS: &[&str] = &[
+    "error",
+    "warn",
+    "info",
+    "debug",
+    "counters",
+    "BUILD_VERSION",
+];
 
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
@@ -296,6 +303,8 @@ fn unsafe_stays_where_it_is_allowed() {
         "channel/owner.rs",
         "attach/spawn.rs",
         "fd/table.rs",
+        "fd/registry.rs",
+        "thread.rs",
         "device/plugin",
         "gpu/cuda.rs",
         "lcore/affinity.rs",

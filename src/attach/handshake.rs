@@ -22,7 +22,7 @@ use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
 use crate::rendezvous::Path;
 use crate::time::monotonic;
-use crate::{VERSION, thread};
+use crate::{BUILD_VERSION, thread};
 
 /// A host answers Hello within this (it reads a small file).
 const WELCOME_S: u64 = 10;
@@ -77,7 +77,7 @@ pub(super) fn hello(socket: i32, config: &ConfigFile) -> Answer<Parts> {
     let mut text = [0; TEXT_BYTES];
     let text = compose(
         &mut text,
-        format_args!("{VERSION}\n{config_path}\n{program}\n{frame}"),
+        format_args!("{BUILD_VERSION}\n{config_path}\n{program}\n{frame}"),
     );
     let message = Message {
         kind: Kind::Hello,
@@ -133,7 +133,7 @@ fn foreign<T>(error: MessageError) -> Answer<T> {
         MessageError::Abi(theirs) => {
             let frame = place::frame().unwrap_or_else(|_| Path::empty());
             Answer::Fault(Fault::new(format_args!(
-                "the host speaks channel version {theirs}, {frame} (build {VERSION}) speaks {ABI}; kernel sockets are used (restart the host, or install both from one build)"
+                "the host speaks channel version {theirs}, {frame} (build {BUILD_VERSION}) speaks {ABI}; kernel sockets are used (restart the host, or install both from one build)"
             )))
         }
     }

@@ -2,12 +2,15 @@
 
 use super::sync::{AtomicU64, Ordering};
 
+/// Words of a mask: 256 numbers, or 64 where loom follows every atomic.
+const WORDS: usize = if cfg!(loom) { 1 } else { 4 };
+
 /// A set of numbers 0 to 255. All operations are SeqCst: they take part in the sleep protocol
 /// ([`crate::readiness`]).
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Mask {
-    words: [AtomicU64; 4],
+    words: [AtomicU64; WORDS],
 }
 
 impl Mask {

@@ -35,12 +35,21 @@ pub mod bitmap;
 pub mod byte_ring;
 pub mod cell;
 pub mod layout;
+#[cfg(not(loom))]
 pub mod map;
 pub mod mask;
 pub mod message;
+#[cfg(loom)]
+pub mod model;
 pub mod owner;
 pub mod policy;
 pub mod sync;
+
+#[cfg(loom)]
+pub use model as map;
+
+#[cfg(all(test, loom))]
+mod loom_rings;
 
 /// Raised with every change of a cell, an offset or a message. Hand-shakes with another number fail.
 pub const ABI: u32 = 1;

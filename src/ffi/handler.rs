@@ -17,19 +17,34 @@ struct Action {
     mask: u64,
 }
 
+/// SA_RESTART.
+const RESTART: u64 = 0x1000_0000;
+const _: () = assert!(RESTART == libc::SA_RESTART as u64);
+
+/// Signals of faults, whose handlers run where the fault is; crash reporters install them.
+const FAULTS: [i32; 7] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+    libc::SIGABRT,
+];
+
 /// Bytes of the kernel's signal set.
 const SET_BYTES: usize = 8;
 
 /// Whether a blocking call that a handler interrupted goes on (signal(7), SA_RESTART).
 ///
 /// The kernel does not tell which handler ran. True when every handler that the program has installed asks for
-/// it; a program with handlers of both kinds gets EINTR.
+/// it; a program with handlers of both kinds gets EINTR. Handlers of faults do not count: no wait is interrupted by them.
 #[must_use]
 pub fn handlers_restart() -> bool {
     let mut restarting = false;
     for number in 1..=64_i32 {
         // glibc's own (32 to 34 at most) are not the program's.
-        if (32..libc::SIGRTMIN()).contains(&number) {
+        if (32..libc::SIGRTMIN()).contains(&number) || FAULTS.contains(&number) {
             continue;
         }
         let mut action = Action::default();
@@ -47,7 +62,7 @@ pub fn handlers_restart() -> bool {
         if result != 0 || action.handler == libc::SIG_DFL || action.handler == libc::SIG_IGN {
             continue;
         }
-        if action.flags & u64::from(libc::SA_RESTART.cast_unsigned()) == 0 {
+        if action.flags & RESTART == 0 {
             return false;
         }
         restarting = true;
@@ -63,9 +78,59 @@ pub fn any_thread_lives(thread: u32) -> bool {
     if result == 0 {
         return true;
     }
-    // SAFETY: the address of errno is valid in every thread.
-    let errno = unsafe { *libc::__errno_location() };
-    Errno::from_raw_os_error(errno) != Errno::SRCH
+    super::errno::last() != Errno::SRCH
+}
+
+/// For tests: handlers that count, and signals to a thread.
+#[cfg(test)]
+pub(crate) mod testing {
+    use core::sync::atomic::{AtomicU32, Ordering};
+
+    /// Held by a test while it has a handler: they are the process's.
+    pub(crate) static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    /// Handlers run so far.
+    pub(crate) static RUNS: AtomicU32 = AtomicU32::new(0);
+    /// SIGUSR1.
+    pub(crate) const SIGNAL: i32 = libc::SIGUSR1;
+
+    extern "C" fn count(_signal: i32) {
+        RUNS.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Installs a handler for [`SIGNAL`].
+    pub(crate) fn install(restart: bool) {
+        // SAFETY: all zeroes is a valid sigaction.
+        let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+        action.sa_sigaction = count as *const () as usize;
+        action.sa_flags = if restart { libc::SA_RESTART } else { 0 };
+        // SAFETY: a handler that only adds; the old action is not asked for.
+        let result = unsafe { libc::sigaction(SIGNAL, &raw const action, core::ptr::null_mut()) };
+        assert_eq!(result, 0);
+    }
+
+    /// Sends [`SIGNAL`] to a thread of this process.
+    pub(crate) fn send(thread: u32) {
+        let process = crate::thread::process();
+        // SAFETY: numbers only.
+        let result = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, SIGNAL) };
+        assert_eq!(result, 0);
+    }
+
+    /// Blocks or opens [`SIGNAL`] in the calling thread.
+    pub(crate) fn block(on: bool) {
+        // SAFETY: all zeroes is a valid set.
+        let mut set: libc::sigset_t = unsafe { core::mem::zeroed() };
+        // SAFETY: a set on this frame.
+        unsafe { libc::sigaddset(&raw mut set, SIGNAL) };
+        let how = if on {
+            libc::SIG_BLOCK
+        } else {
+            libc::SIG_UNBLOCK
+        };
+        // SAFETY: as above; the old set is not asked for.
+        let result = unsafe { libc::pthread_sigmask(how, &raw const set, core::ptr::null_mut()) };
+        assert_eq!(result, 0);
+    }
 }
 
 #[cfg(test)]

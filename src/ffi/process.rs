@@ -74,7 +74,7 @@ pub fn process_lives(process: u32) -> bool {
 
 /// Sends SIGPIPE to the calling thread, as a failed send does (send(2), EPIPE).
 pub fn raise_sigpipe() {
-    let thread = crate::thread::id();
+    let thread = rustix::thread::gettid().as_raw_nonzero().get();
     // SAFETY: a signal to ourselves; what it does is the program's choice.
     let _ = unsafe { libc::syscall(libc::SYS_tgkill, pid(), thread, libc::SIGPIPE) };
 }

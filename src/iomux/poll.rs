@@ -53,8 +53,10 @@ impl PollEntry {
         let Some(object) = self.object() else {
             return 0;
         };
-        let asked = u32::from(self.events.cast_unsigned()) | event::ERR | event::HUP;
-        u16::try_from(state::bits(link, object) & asked).map_or(0, u16::cast_signed)
+        let asked =
+            u32::from(u16::from_ne_bytes(self.events.to_ne_bytes())) | event::ERR | event::HUP;
+        u16::try_from(state::bits(link, object) & asked)
+            .map_or(0, |bits| i16::from_ne_bytes(bits.to_ne_bytes()))
     }
 }
 

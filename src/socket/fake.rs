@@ -1,5 +1,7 @@
 //! A host for tests: writes cells and rings as the lcore does, in the same process.
 
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // small numbers
+
 use core::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
 

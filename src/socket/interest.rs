@@ -29,6 +29,11 @@ pub fn epoll_word(link: &Link, epoll: u32) -> Result<u32> {
     Ok((epoll + 1) | cell.generation.load(Ordering::Acquire) << 16)
 }
 
+/// A descriptor as it was stored.
+fn signed(word: u32) -> i32 {
+    i32::from_ne_bytes(word.to_ne_bytes())
+}
+
 /// Whether the epoll that `word` names was freed meanwhile.
 fn is_stale(link: &Link, word: u32) -> bool {
     let index = (word & 0xffff).wrapping_sub(1);
@@ -66,7 +71,7 @@ fn belongs(spill: &SpillItem, object: Object) -> bool {
 pub fn read(item: &Item, word: u32) -> Option<Interest> {
     let once = || {
         (item.epoll.load(Ordering::Acquire) == word).then(|| Interest {
-            fd: item.fd.load(Ordering::Acquire).cast_signed(),
+            fd: signed(item.fd.load(Ordering::Acquire)),
             events: item.events.load(Ordering::Acquire),
             data: item.data.load(Ordering::Acquire),
         })
@@ -131,15 +136,16 @@ fn find<'a>(
     fd: i32,
 ) -> Option<&'a Item> {
     items(link, object, cell).find(|item| {
-        item.epoll.load(Ordering::Acquire) == word
-            && item.fd.load(Ordering::Acquire).cast_signed() == fd
+        item.epoll.load(Ordering::Acquire) == word && signed(item.fd.load(Ordering::Acquire)) == fd
     })
 }
 
 fn write(item: &Item, word: u32, edge: u32, interest: Interest) {
     item.epoll.store(item::CLAIMED, Ordering::Release);
-    item.fd
-        .store(interest.fd.cast_unsigned(), Ordering::Release);
+    item.fd.store(
+        u32::from_ne_bytes(interest.fd.to_ne_bytes()),
+        Ordering::Release,
+    );
     item.events.store(interest.events, Ordering::Release);
     // Another edge than the present one, so that what is ready now is news (ep_insert, ep_modify).
     item.seen_edge

@@ -36,10 +36,13 @@ impl Stack {
             self.send_arp_frame(io.tx, reply);
         }
         if let Some((address, mac)) = outcome.duplicate {
-            let [a, b, c, d, e, f] = mac;
-            crate::warn!(
-                "duplicate address address={address} other_mac={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"
-            );
+            self.counters.arp_duplicates.raise();
+            if self.warnings.allow(io.now) {
+                let [a, b, c, d, e, f] = mac;
+                crate::warn!(
+                    "duplicate address address={address} other_mac={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"
+                );
+            }
         }
         if let Some(address) = outcome.learned {
             self.next_hop_known(io, address);

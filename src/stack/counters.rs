@@ -19,6 +19,8 @@ crate::counters! {
         rx_resets_ignored,
         /// ARP packets received.
         rx_arp_packets,
+        /// ARP packets in which another station claims one of our addresses.
+        arp_duplicates,
         /// UDP datagrams received; nobody listens for them yet.
         rx_datagrams,
         /// ICMP messages received.
@@ -53,6 +55,8 @@ crate::counters! {
         flows_time_wait,
         /// Connects refused by a reset.
         flows_refused,
+        /// Connections in TIME-WAIT given up early because the table was full.
+        time_wait_dropped_full,
         /// Flows reset by the peer.
         flows_reset_by_peer,
         /// Half-open flows reset by the peer.

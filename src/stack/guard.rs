@@ -95,6 +95,16 @@ pub(crate) fn judge(view: &View, frame: &TcpFrame) -> Action {
     Action::Pass
 }
 
+/// Whether a segment begins or ends where the peer may be (RFC 9293 section 3.4): whoever does not see the connection
+/// would have to guess that.
+pub(crate) fn is_expected(view: &View, frame: &TcpFrame) -> bool {
+    let end = frame.seq.wrapping_add(frame.sequence_len());
+    frame.seq == view.rcv_nxt
+        || in_window(view, frame.seq)
+        || (frame.sequence_len() > 0 && end == view.rcv_nxt)
+        || in_window(view, end.wrapping_sub(1))
+}
+
 fn in_window(view: &View, seq: u32) -> bool {
     distance(view.rcv_nxt, seq) >= 0 && distance(seq, view.edge) > 0
 }

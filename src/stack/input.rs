@@ -5,13 +5,13 @@ use super::demux::{Class, TcpFlags, TcpFrame, classify, classify_looped};
 use super::flow::Panicked;
 use super::flow_table::{Cold, Flags, Hot, Phase};
 use super::frame::Checksums;
-use super::guard::{Action, Trim, View, judge, refresh_ack, trim};
+use super::guard::{Action, Trim, View, is_expected, judge, refresh_ack, trim};
 use super::interface::{Interface, Outlet, Wire, seal};
 use super::listener::Listener;
 use super::patch;
 use super::segment::{self, ControlSegment};
 use super::stack::{Io, Stack};
-use super::tracker::ahead;
+use super::tracker::{ahead, distance};
 use crate::device::{RxFrame, TxQueue};
 use crate::errno::Errno;
 use crate::time::Instant;
@@ -124,9 +124,11 @@ impl Stack {
             Action::Reset => return self.reset_by_peer(io, index),
         }
         let mut owes_ack = false;
+        let plausible;
         if view.state == FlowState::SynSent {
-            self.note_syn_ack(bytes, &frame, index);
+            plausible = self.note_syn_ack(bytes, &frame, index);
         } else {
+            plausible = is_expected(&view, &frame);
             refresh_ack(&view, bytes, &mut frame);
             match trim(&view, bytes, &mut frame) {
                 Trim::Inside => {}
@@ -142,14 +144,19 @@ impl Stack {
             }
         }
         if let Some((hot, cold)) = self.table.parts(index) {
-            hot.mac = frame.source_mac;
             if owes_ack {
                 hot.flags.set(Flags::ACK_OWED);
             }
-            cold.watchdog.heard(io.now);
-            cold.window_closed = frame.window == 0;
-            if frame.flags.contains(TcpFlags::ACK) {
-                cold.meter.on_ack(frame.ack, io.now);
+            // Whoever only guesses must not lead our answers elsewhere.
+            if plausible {
+                hot.mac = frame.source_mac;
+                cold.watchdog.heard(io.now);
+                cold.window_closed = frame.window == 0;
+                if frame.flags.contains(TcpFlags::ACK)
+                    && distance(frame.ack, hot.track.snd_nxt) >= 0
+                {
+                    cold.meter.on_ack(frame.ack, io.now);
+                }
             }
         }
         let Some(packet) = bytes.get(frame.ip.clone()) else {
@@ -183,15 +190,16 @@ impl Stack {
         })
     }
 
-    /// Learns the peer's numbers from the segment that answers our SYN, before smoltcp sees it.
-    fn note_syn_ack(&mut self, bytes: &mut [u8], frame: &TcpFrame, index: u32) {
+    /// Learns the peer's numbers from the segment that answers our SYN, before smoltcp sees it. False when it does not
+    /// answer it.
+    fn note_syn_ack(&mut self, bytes: &mut [u8], frame: &TcpFrame, index: u32) -> bool {
         let Some((hot, cold)) = self.table.parts(index) else {
-            return;
+            return false;
         };
         if !frame.flags.contains(TcpFlags::SYN)
             || (frame.flags.contains(TcpFlags::ACK) && frame.ack != cold.meter.iss.wrapping_add(1))
         {
-            return;
+            return false;
         }
         hot.track.irs = frame.seq;
         hot.track.edge = frame
@@ -209,6 +217,7 @@ impl Stack {
             cold.options.max_segment,
         );
         cold.meter.mss = clamp_peer_mss(bytes, frame, limit);
+        true
     }
 
     /// Feeds `packet`, or asks for one segment when there is none. `once` is an interface for this call only.

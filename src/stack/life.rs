@@ -424,7 +424,10 @@ impl Stack {
                 window: cold.meter.window,
                 source_mac: hot.mac,
             };
+            let dropped = self.time_wait.dropped_full();
             self.time_wait.insert(io.now, rest);
+            let dropped = self.time_wait.dropped_full() - dropped;
+            self.counters.time_wait_dropped_full.add(dropped);
         }
         self.counters.flows_time_wait.raise();
         self.end(io, index);

@@ -21,6 +21,7 @@ const NO_SLOT_SLICE: Duration = Duration::from_millis(1);
 
 /// Whose changes wake the sleeper.
 #[derive(Clone, Copy)]
+#[allow(clippy::type_complexity)] // a visitor that takes a visitor, named once
 pub enum Watch<'a> {
     /// These objects'.
     Objects(&'a [Object]),

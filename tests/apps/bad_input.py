@@ -42,7 +42,7 @@ class Context:
     def __init__(self):
         self.processes = []
         self.folder = tempfile.mkdtemp(prefix="knet-bad-")
-        build = os.path.join(ROOT, "target", "release")
+        build = os.path.join(ROOT, "target", os.environ.get("KNET_BUILD", "release"))
         if not os.path.exists(os.path.join(build, "libknet_frame.so")):
             build = os.path.join(ROOT, "target", "debug")
         self.build = build

@@ -1,3 +1,5 @@
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // small numbers
+
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::*;
@@ -47,7 +49,13 @@ impl Set {
     }
 
     fn wait(&self, room: usize, timeout: Option<Duration>) -> Result<Vec<(u64, u32)>> {
-        wait_on(self.link, self.epoll, self.kernel.as_raw_fd(), room, timeout)
+        wait_on(
+            self.link,
+            self.epoll,
+            self.kernel.as_raw_fd(),
+            room,
+            timeout,
+        )
     }
 
     fn add_kernel(&self, fd: i32, data: u64) {
@@ -58,10 +66,15 @@ impl Set {
 
     fn sleeps(&self) -> bool {
         let mut found = false;
-        self.link.control.epoll(self.epoll).unwrap().slots.for_each(|slot| {
-            let cell = self.link.control.slot(slot).unwrap();
-            found |= cell.sleeping.load(Ordering::SeqCst) == 1;
-        });
+        self.link
+            .control
+            .epoll(self.epoll)
+            .unwrap()
+            .slots
+            .for_each(|slot| {
+                let cell = self.link.control.slot(slot).unwrap();
+                found |= cell.sleeping.load(Ordering::SeqCst) == 1;
+            });
         found
     }
 
@@ -161,13 +174,13 @@ fn err_and_hup_come_unasked() {
 fn wrong_uses_have_linux_errnos() {
     let set = set();
     let object = set.fake.stream(1);
-    let events = EpollEvent { events: IN, data: 1 };
+    let events = EpollEvent {
+        events: IN,
+        data: 1,
+    };
     let other = create(set.link).unwrap();
     assert_eq!(set.change(object, IN, 1), Err(Errno::NOENT));
-    assert_eq!(
-        delete(set.link, set.epoll, object, 1),
-        Err(Errno::NOENT)
-    );
+    assert_eq!(delete(set.link, set.epoll, object, 1), Err(Errno::NOENT));
     set.watch(object, IN, 1);
     let again = |epoll, fd| add(set.link, epoll, object, fd, events, false);
     assert_eq!(again(set.epoll, 1), Err(Errno::EXIST));
@@ -202,7 +215,10 @@ fn more_items_than_fit_into_the_cell_work_too() {
     let object = set.fake.stream(1);
     let many = u64::try_from(INLINE_ITEMS).unwrap() + 3;
     for fd in 0..many {
-        let events = EpollEvent { events: IN, data: fd };
+        let events = EpollEvent {
+            events: IN,
+            data: fd,
+        };
         let fd = i32::try_from(fd).unwrap();
         add(set.link, set.epoll, object, fd, events, false).unwrap();
     }
@@ -244,7 +260,10 @@ fn both_halves_get_their_turn() {
     let object = set.fake.stream(1);
     set.watch(object, IN, 7);
     set.fake.receive(object, b"x");
-    let mut seen: Vec<_> = (0..4).flat_map(|_| set.look(1)).map(|found| found.0).collect();
+    let mut seen: Vec<_> = (0..4)
+        .flat_map(|_| set.look(1))
+        .map(|found| found.0)
+        .collect();
     assert_ne!(seen[0], seen[1]);
     seen.sort_unstable();
     assert_eq!(seen, [7, 7, 70, 70]);
@@ -258,7 +277,10 @@ fn the_two_halves_of_a_wildcard_listener_are_one_event() {
     let set = set();
     let listener = set.fake.listener(1);
     let (read, write) = rustix::pipe::pipe().unwrap();
-    let events = EpollEvent { events: IN, data: 7 };
+    let events = EpollEvent {
+        events: IN,
+        data: 7,
+    };
     let fd = read.as_raw_fd();
     add(set.link, set.epoll, listener, fd, events, true).unwrap();
     set.add_kernel(fd, 7);
@@ -272,7 +294,11 @@ fn the_two_halves_of_a_wildcard_listener_are_one_event() {
         found.sort_unstable();
         assert_eq!(found, [(7, IN), (8, OUT)]);
     }
-    set.fake.cell(listener).read.rx_head.store(2, Ordering::Relaxed);
+    set.fake
+        .cell(listener)
+        .read
+        .rx_head
+        .store(2, Ordering::Relaxed);
     let mut found = set.look(8);
     found.sort_unstable();
     assert_eq!(found, [(7, IN), (8, OUT)], "the kernel's half alone");
@@ -285,7 +311,11 @@ fn a_sleeper_is_woken_by_either_half_by_add_and_by_shutdown() {
     set.watch(object, IN, 7);
     let woken = set.once_asleep(|set| set.fake.receive(object, b"x"));
     assert_eq!(woken, Ok(vec![(7, IN)]));
-    set.fake.cell(object).read.rx_head.store(1, Ordering::Relaxed);
+    set.fake
+        .cell(object)
+        .read
+        .rx_head
+        .store(1, Ordering::Relaxed);
     let (read, write) = rustix::pipe::pipe().unwrap();
     let woken = set.once_asleep(|set| {
         set.add_kernel(read.as_raw_fd(), 70);
@@ -338,11 +368,18 @@ fn a_freed_epolls_items_mean_nothing_to_the_next_one() {
     assert_eq!(set.look(8), []);
     assert!(!set.fake.cell(object).watch.epolls.has(set.epoll));
     for fd in 0..i32::try_from(INLINE_ITEMS).unwrap() {
-        let events = EpollEvent { events: OUT, data: 1 };
+        let events = EpollEvent {
+            events: OUT,
+            data: 1,
+        };
         add(set.link, set.epoll, object, fd, events, false).unwrap();
     }
     let cell = set.fake.cell(object);
-    assert_eq!(cell.read.spilled.load(Ordering::Relaxed), 0, "stale items are used again");
+    assert_eq!(
+        cell.read.spilled.load(Ordering::Relaxed),
+        0,
+        "stale items are used again"
+    );
 }
 
 #[test]

@@ -1,3 +1,5 @@
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // small numbers
+
 use std::os::fd::AsRawFd;
 
 use super::*;
@@ -57,7 +59,10 @@ fn a_wildcard_listener_is_its_two_halves() {
     let listener = fake.listener(1);
     let (read, write) = rustix::pipe::pipe().unwrap();
     let both = Target::Both(listener, read.as_raw_fd());
-    let mut entries = [entry(both, IN), entry(Target::Kernel(write.as_raw_fd()), OUT)];
+    let mut entries = [
+        entry(both, IN),
+        entry(Target::Kernel(write.as_raw_fd()), OUT),
+    ];
     assert_eq!(look(&fake, &mut entries), [0, OUT]);
     rustix::io::write(&write, b"x").unwrap();
     assert_eq!(look(&fake, &mut entries), [IN, OUT]);
@@ -107,7 +112,13 @@ fn many_entries_work_and_too_many_are_einval() {
     let object = fake.stream(1);
     let mut entries = vec![entry(Target::Object(object), OUT); 300];
     entries[299] = entry(Target::Kernel(-5), IN);
-    assert_eq!(look(&fake, &mut entries).iter().filter(|&&r| r == OUT).count(), 299);
+    assert_eq!(
+        look(&fake, &mut entries)
+            .iter()
+            .filter(|&&r| r == OUT)
+            .count(),
+        299
+    );
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile)
         .current
         .unwrap();
@@ -115,10 +126,7 @@ fn many_entries_work_and_too_many_are_einval() {
         && limit < 2_000_000
     {
         let mut entries = vec![entry(Target::Kernel(-1), IN); limit + 1];
-        assert_eq!(
-            poll(fake.link, &mut entries, None, None),
-            Err(Errno::INVAL)
-        );
+        assert_eq!(poll(fake.link, &mut entries, None, None), Err(Errno::INVAL));
     }
 }
 

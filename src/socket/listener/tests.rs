@@ -1,3 +1,5 @@
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // small numbers
+
 use core::time::Duration;
 
 use super::*;
@@ -42,7 +44,11 @@ fn connections_come_in_order_and_then_eagain() {
         assert!(fake.link.control.held(0).unwrap().has(object.index));
     }
     assert_eq!(now(&fake, listener), Err(Errno::AGAIN));
-    assert_eq!(fake.bells(0), [1], "only the listener has news for the host");
+    assert_eq!(
+        fake.bells(0),
+        [1],
+        "only the listener has news for the host"
+    );
 }
 
 #[test]

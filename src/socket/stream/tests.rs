@@ -1,5 +1,7 @@
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // small numbers
+
 use core::time::Duration;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicUsize;
 
 use super::*;
 use crate::channel::owner::Taken;
@@ -94,10 +96,7 @@ fn a_receive_for_nothing_waits_for_nothing() {
         dontwait: true,
         ..none()
     };
-    assert_eq!(
-        wait_for(fake.link, object, 1, dontwait),
-        Err(Errno::AGAIN)
-    );
+    assert_eq!(wait_for(fake.link, object, 1, dontwait), Err(Errno::AGAIN));
 }
 
 #[test]
@@ -236,10 +235,7 @@ fn the_receive_timeout_is_eagain_and_never_early() {
         .rcvtimeo_us
         .store(2_500, Ordering::Relaxed);
     let begin = monotonic();
-    assert_eq!(
-        wait_for(fake.link, object, 9, none()),
-        Err(Errno::AGAIN)
-    );
+    assert_eq!(wait_for(fake.link, object, 9, none()), Err(Errno::AGAIN));
     assert!(monotonic().since(begin) >= Duration::from_micros(2_500));
 }
 
@@ -249,7 +245,11 @@ fn the_low_water_mark_holds_a_blocking_receive() {
     let object = fake.stream(1);
     fake.cell(object).read.rcvlowat.store(4, Ordering::Relaxed);
     fake.receive(object, b"ab");
-    assert_eq!(get(&fake, object, 9, none()).unwrap(), b"ab", "non-blocking");
+    assert_eq!(
+        get(&fake, object, 9, none()).unwrap(),
+        b"ab",
+        "non-blocking"
+    );
     fake.receive(object, b"ab");
     let mut rest = [&b"c"[..], &b"d"[..]].into_iter();
     let got = fake.while_serving(
@@ -488,7 +488,6 @@ fn two_readers_never_get_the_same_byte() {
     let fake = Fake::new();
     let object = fake.stream(1);
     let link = fake.link;
-    let over = AtomicBool::new(false);
     let mut counts = [0_usize; 256];
     const TOTAL: usize = 40_000;
     std::thread::scope(|scope| {
@@ -521,7 +520,6 @@ fn two_readers_never_get_the_same_byte() {
                 counts[usize::from(byte)] += 1;
             }
         }
-        over.store(true, Ordering::Relaxed);
     });
     for (byte, count) in counts.into_iter().enumerate() {
         let expected = TOTAL / 256 + usize::from(byte < TOTAL % 256);
@@ -541,4 +539,53 @@ fn a_handle_that_is_no_more_is_ebadf() {
     assert_eq!(put(fake.link, object, b"x", true), Err(Errno::BADF));
     let listener = fake.listener(2);
     assert_eq!(get(&fake, listener, 1, none()), Err(Errno::NOTCONN));
+}
+
+#[test]
+fn a_handler_ends_a_wait_or_not_as_it_was_installed() {
+    use crate::ffi::handler::testing;
+    use std::sync::mpsc;
+
+    let fake = Fake::new();
+    let object = fake.stream(1);
+    let _turn = testing::TURN.lock().unwrap();
+    let interrupted = |restart: bool, timeout_us: u64| {
+        testing::install(restart);
+        let rcvtimeo = &fake.cell(object).read.rcvtimeo_us;
+        rcvtimeo.store(timeout_us, Ordering::Relaxed);
+        let link = fake.link;
+        let (tell, told) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let call = scope.spawn(move || {
+                tell.send(crate::thread::id()).unwrap();
+                wait_for(link, object, 9, none())
+            });
+            let thread = told.recv().unwrap();
+            // Signals come until one hit the sleep, or three were survived.
+            let mut survived = 0;
+            while !call.is_finished() {
+                if fake.has_sleeper(object) {
+                    let before = testing::RUNS.load(Ordering::SeqCst);
+                    testing::send(thread);
+                    while testing::RUNS.load(Ordering::SeqCst) == before {
+                        std::thread::yield_now();
+                    }
+                    survived += 1;
+                }
+                if survived == 200 {
+                    fake.receive(object, b"late");
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            call.join().unwrap()
+        })
+    };
+    assert_eq!(interrupted(false, 0), Err(Errno::INTR));
+    assert_eq!(
+        interrupted(true, 60_000_000),
+        Err(Errno::INTR),
+        "a time-out"
+    );
+    assert_eq!(interrupted(true, 0).unwrap(), b"late");
 }

@@ -433,6 +433,15 @@ fn arp_answers_announces_and_follows_a_changed_mac() {
 }
 
 #[test]
+fn another_station_with_our_address_is_counted() {
+    let mut script = Script::new();
+    script.raw(&mut [arp_from(1, mac(9), true)]);
+    script.raw(&mut [arp_from(1, mac(9), true)]);
+    assert_eq!(script.count("arp_duplicates"), 2);
+    assert_eq!(arp(&script).len(), 1, "defended once in ten seconds");
+}
+
+#[test]
 fn echo_and_closed_udp_ports_are_answered() {
     let mut script = Script::new();
     let mut echo = vec![0; 20 + 8 + 56];

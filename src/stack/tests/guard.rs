@@ -343,6 +343,28 @@ fn time_wait_gives_way_to_a_newer_syn_only() {
 }
 
 #[test]
+fn a_guess_does_not_lead_our_answers_away() {
+    let mut script = Script::listening(FlowOptions::default());
+    let (flow, iss) = script.open(PEER_PORT);
+    let mut forged = Segment::new(ACK, NEXT + 500_000, iss + 1).bytes(1, None);
+    forged[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 66]);
+    script.raw(&mut [forged]);
+    script.others.clear();
+    script.host.stack.send(script.now, flow, b"secret");
+    assert_eq!(
+        script.wait(Duration::from_millis(1))[0].1.payload,
+        b"secret"
+    );
+    // The peer itself may move, and its next segment says where to.
+    let mut moved = Segment::new(ACK, NEXT, iss + 7).bytes(1, None);
+    moved[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 3]);
+    script.raw(&mut [moved]);
+    script.host.stack.send(script.now, flow, b"again");
+    script.wait(Duration::from_millis(1));
+    assert_eq!(script.others[0][..6], [2, 0, 0, 0, 0, 3]);
+}
+
+#[test]
 fn a_panic_drops_one_flow_and_the_stack_lives() {
     let mut script = Script::listening(FlowOptions::default());
     let (first, iss) = script.open(PEER_PORT);

@@ -440,7 +440,7 @@ fn figures() {
     let only = std::env::var("KNET_TEST_FLOWS")
         .ok()
         .and_then(|text| text.parse().ok());
-    let counts = only.map_or(vec![1, 100, 10_000, 100_000], |count| vec![count]);
+    let counts = only.map_or_else(|| vec![1, 100, 10_000, 100_000], |count| vec![count]);
     let rounds = if only.is_some() { 2_000_000 } else { 100_000 };
     for count in counts {
         let mut script = Script::with(StackConfig {
@@ -514,7 +514,8 @@ fn figures() {
             spent += crate::time::monotonic().since(start).as_nanos();
             host.changes.clear();
             let sent = host.port.take();
-            assert_eq!(sent.len(), chosen.len());
+            // A flow that was not chosen for a second sends its reply again.
+            assert!(sent.len() >= chosen.len());
             done += chosen.len() as u64;
             script.now = script.now + Duration::from_micros(50);
         }

@@ -1,3 +1,5 @@
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // small numbers
+
 use std::os::fd::AsRawFd;
 
 use super::*;
@@ -130,7 +132,14 @@ fn kernel_descriptors_and_the_hosts_end_wake_too() {
     fds[OWN].fd = read.as_raw_fd();
     fds[OWN].events = POLLIN;
     let wait = |link, fds: &mut [PollFd]| {
-        sleep(link, Watch::Objects(&[object]), fds, short(), None, &mut || false)
+        sleep(
+            link,
+            Watch::Objects(&[object]),
+            fds,
+            short(),
+            None,
+            &mut || false,
+        )
     };
     assert_eq!(wait(fake.link, &mut fds), Wake::Timeout);
     rustix::io::write(&write, b"x").unwrap();
@@ -151,4 +160,30 @@ fn a_foreign_sleeper_is_woken_by_the_host() {
     let kicks = &fake.link.control.header().kicks.slots;
     kicks.drain(|slot| kicked.push(slot));
     assert_eq!(kicked, [9]);
+}
+
+#[test]
+fn the_mask_opens_a_signal_for_the_wait_only() {
+    use crate::ffi::handler::testing;
+
+    let fake = Fake::new();
+    let object = fake.stream(1);
+    let _turn = testing::TURN.lock().unwrap();
+    testing::block(true);
+    testing::install(true);
+    testing::send(thread::id());
+    assert_eq!(sleep_shortly(fake.link, object), Wake::Timeout, "blocked");
+    let mut fds = [PollFd::default(); OWN];
+    let watch = Watch::Objects(&[object]);
+    let mask = Some(SignalMask(0));
+    let woken = sleep(fake.link, watch, &mut fds, None, mask, &mut || false);
+    assert_eq!(woken, Wake::Interrupted);
+    testing::send(thread::id());
+    assert_eq!(
+        sleep_shortly(fake.link, object),
+        Wake::Timeout,
+        "blocked again"
+    );
+    assert_eq!(look(&mut [], mask), Err(Errno::INTR));
+    testing::block(false);
 }

@@ -1,0 +1,188 @@
+//! Model checks of the sleep protocol: whoever sleeps is woken.
+
+use loom::sync::Arc;
+use loom::thread;
+
+use super::*;
+use crate::channel::sync::AtomicU32;
+
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+const OBJECT: u32 = 1;
+const SLOT: u32 = 2;
+const EPOLL: u32 = 0;
+
+/// The host receives a byte; returns whether it writes the sleeper's eventfd.
+fn receive(control: &Control) -> bool {
+    let cell = control.object(OBJECT).unwrap();
+    cell.host.rx_tail.store(1, Ordering::Release);
+    let mut wakes = false;
+    alert(control, OBJECT, |slot| {
+        assert_eq!(slot, SLOT);
+        assert!(!wakes, "one write a sleep");
+        wakes = true;
+    });
+    wakes
+}
+
+#[test]
+fn loom_who_sleeps_on_an_object_is_woken() {
+    check(|| {
+        let control = Arc::new(Control::of(2, 3, 0));
+        let host = {
+            let control = Arc::clone(&control);
+            thread::spawn(move || receive(&control))
+        };
+        let cell = control.object(OBJECT).unwrap();
+        let slot = control.slot(SLOT).unwrap();
+        begin_sleep(slot, || {
+            cell.watch.slots.add(SLOT);
+        });
+        let sleeps = readable_bytes(cell) == 0;
+        let woken = host.join().unwrap();
+        assert!(!sleeps || woken, "asleep for ever");
+        assert_eq!(end_sleep(slot), woken);
+    });
+}
+
+#[test]
+fn loom_who_sleeps_on_an_epoll_is_woken_and_finds_the_object() {
+    check(|| {
+        let control = Arc::new(Control::of(2, 3, 1));
+        control.object(OBJECT).unwrap().watch.epolls.add(EPOLL);
+        let host = {
+            let control = Arc::clone(&control);
+            thread::spawn(move || receive(&control))
+        };
+        let slot = control.slot(SLOT).unwrap();
+        begin_sleep(slot, || {
+            control.epoll(EPOLL).unwrap().slots.add(SLOT);
+        });
+        let sleeps = !control.ready(EPOLL).unwrap().may_have_any();
+        let woken = host.join().unwrap();
+        assert!(!sleeps || woken, "asleep for ever");
+        let mut found = false;
+        control.ready(EPOLL).unwrap().take(0, |index| {
+            assert_eq!(index, OBJECT);
+            assert_eq!(readable_bytes(control.object(index).unwrap()), 1);
+            found = true;
+            true
+        });
+        assert!(found);
+    });
+}
+
+#[test]
+fn loom_a_collector_and_an_alert_lose_nothing() {
+    check(|| {
+        let control = Arc::new(Control::of(2, 3, 1));
+        let cell = control.object(OBJECT).unwrap();
+        cell.watch.epolls.add(EPOLL);
+        // Ready from before, for nothing: a collector takes the bit while the byte comes.
+        control.ready(EPOLL).unwrap().set(OBJECT);
+        let host = {
+            let control = Arc::clone(&control);
+            thread::spawn(move || {
+                receive(&control);
+            })
+        };
+        let collect = |control: &Control| {
+            let mut seen = false;
+            control.ready(EPOLL).unwrap().take(0, |index| {
+                seen |= readable_bytes(control.object(index).unwrap()) == 1;
+                true
+            });
+            seen
+        };
+        let first = collect(&control);
+        host.join().unwrap();
+        assert!(first || collect(&control), "the byte is never reported");
+    });
+}
+
+#[test]
+fn loom_the_lcore_does_not_sleep_through_a_bell() {
+    check(|| {
+        let control = Arc::new(Control::of(2, 0, 0));
+        let wish = Arc::new(AtomicU32::new(0));
+        let program = {
+            let (control, wish) = (Arc::clone(&control), Arc::clone(&wish));
+            thread::spawn(move || {
+                wish.store(1, Ordering::Relaxed);
+                ring_doorbell(&control, OBJECT)
+            })
+        };
+        begin_lcore_sleep(&control);
+        let sleeps = !control.doorbells().unwrap().may_have_any();
+        let woken = program.join().unwrap();
+        assert!(!sleeps || woken, "asleep for ever");
+        end_lcore_sleep(&control);
+        let mut heard = 0;
+        control.doorbells().unwrap().take(0, |index| {
+            assert_eq!((index, wish.load(Ordering::Relaxed)), (OBJECT, 1));
+            heard += 1;
+            true
+        });
+        assert_eq!(heard, 1);
+    });
+}
+
+#[test]
+fn loom_two_ringers_wake_the_lcore_once() {
+    check(|| {
+        let control = Arc::new(Control::of(2, 0, 0));
+        let ringers: Vec<_> = (0..2)
+            .map(|index| {
+                let control = Arc::clone(&control);
+                thread::spawn(move || ring_doorbell(&control, index))
+            })
+            .collect();
+        begin_lcore_sleep(&control);
+        let sleeps = !control.doorbells().unwrap().may_have_any();
+        let writes = ringers
+            .into_iter()
+            .map(|ringer| usize::from(ringer.join().unwrap()))
+            .sum::<usize>();
+        assert!(writes <= 1);
+        assert!(!sleeps || writes == 1, "asleep for ever");
+    });
+}
+
+#[test]
+fn loom_who_waits_for_room_gets_an_edge() {
+    const RING: u32 = 3;
+    check(|| {
+        let control = Arc::new(Control::of(2, 3, 0));
+        let cell = control.object(OBJECT).unwrap();
+        cell.host.tx_backed.store(RING, Ordering::Relaxed);
+        cell.host.kind.store(kind::STREAM, Ordering::Relaxed);
+        cell.write.tx_reserved.store(3, Ordering::Relaxed);
+        cell.write.tx_tail.store(3, Ordering::Relaxed);
+        let host = {
+            let control = Arc::clone(&control);
+            thread::spawn(move || {
+                // Takes everything out, then looks whether somebody wants room.
+                let cell = control.object(OBJECT).unwrap();
+                cell.host.tx_head.store(3, Ordering::SeqCst);
+                fence(Ordering::SeqCst);
+                let mut woken = false;
+                if cell.write.want_room.load(Ordering::SeqCst) == 1 {
+                    cell.write.want_room.store(0, Ordering::SeqCst);
+                    alert(&control, OBJECT, |_| woken = true);
+                }
+                woken
+            })
+        };
+        let slot = control.slot(SLOT).unwrap();
+        begin_sleep(slot, || {
+            cell.watch.slots.add(SLOT);
+        });
+        let sleeps = bits(cell, RING) & event::OUT == 0;
+        let woken = host.join().unwrap();
+        assert!(!sleeps || woken, "asleep for ever");
+    });
+}
