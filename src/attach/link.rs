@@ -34,6 +34,8 @@ pub struct Link {
     dead: AtomicBool,
     number: u32,
     family: u64,
+    /// The process that may use it: a child made without fork handlers must not touch its parent's cell.
+    pid: AtomicU32,
 }
 
 /// What a link is made of.
@@ -60,10 +62,28 @@ pub fn link() -> Option<&'static Link> {
     numbered(PRESENT.load(Ordering::Acquire).checked_sub(1)?)
 }
 
-/// The link with this number, which may be to a dead host.
+/// The link that a forked child has inherited.
+pub(super) fn inherited() -> Option<&'static Link> {
+    TABLE
+        .get(PRESENT.load(Ordering::Acquire).checked_sub(1)? as usize)?
+        .get()
+}
+
+/// In a forked child: the links to hosts that died before are its own too.
+pub(super) fn claim_dead() {
+    for link in TABLE.iter().filter_map(OnceLock::get) {
+        if link.is_dead() {
+            link.claim();
+        }
+    }
+}
+
+/// The link with this number, which may be to a dead host. None in a child that was made by a raw clone: it holds nothing
+/// (design D8).
 #[must_use]
 pub fn numbered(number: u32) -> Option<&'static Link> {
-    TABLE.get(number as usize)?.get()
+    let link = TABLE.get(number as usize)?.get()?;
+    (link.pid.load(Ordering::Relaxed) == crate::thread::process()).then_some(link)
 }
 
 /// Makes `parts` the present link. Called under the attach lock.
@@ -82,6 +102,7 @@ pub fn install(parts: Parts) -> Result<&'static Link> {
         dead: AtomicBool::new(false),
         number,
         family: parts.family,
+        pid: AtomicU32::new(crate::thread::process()),
     });
     PRESENT.store(number + 1, Ordering::Release);
     Ok(link)
@@ -102,6 +123,7 @@ impl Link {
             dead: AtomicBool::new(false),
             number: after + NEXT.fetch_add(1, Ordering::Relaxed),
             family: parts.family,
+            pid: AtomicU32::new(crate::thread::process()),
         }
     }
 
@@ -129,9 +151,21 @@ impl Link {
         self.control_socket.load(Ordering::Relaxed)
     }
 
+    /// Makes this process the one that may use the link.
+    fn claim(&self) {
+        self.pid.store(crate::thread::process(), Ordering::Relaxed);
+    }
+
+    /// In a forked child that got no share: its sockets are reset.
+    pub fn disown(&self) {
+        self.claim();
+        self.mark_dead();
+    }
+
     /// Gives a forked child its own cell and socket; returns the parent's socket, which the child must close.
     pub fn adopt(&self, process: u32, control_socket: i32) -> i32 {
         self.process.store(process, Ordering::Relaxed);
+        self.claim();
         self.control_socket.swap(control_socket, Ordering::Relaxed)
     }
 
