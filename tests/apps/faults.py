@@ -294,6 +294,111 @@ for n in range(11):
     faults.lab.end(server)
 
 
+LOOPS = r"""
+import errno, os, select, socket, sys, time
+l = socket.socket()
+l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+l.bind((sys.argv[1], int(sys.argv[2])))
+l.listen(8)
+print("listening", flush=True)
+c, _ = l.accept()
+c.setblocking(False)
+l.setblocking(False)
+how = sys.argv[3]
+e = select.epoll()
+e.register(c, select.EPOLLIN)
+r, w = os.pipe()
+os.write(w, b"x")
+if how == "busy": e.register(r, select.EPOLLIN)
+p = select.poll()
+p.register(c, select.POLLIN)
+print("ready", flush=True)
+while True:
+    time.sleep(0.002)
+    try:
+        if how == "recv":
+            c.recv(1)
+        elif how == "send":
+            c.send(b"x" * 65536)
+        elif how == "accept":
+            l.accept()
+        elif how == "poll":
+            if any(events & select.POLLHUP for _, events in p.poll(0)): print("HUP", flush=True); break
+        elif any(events & select.EPOLLHUP for _, events in e.poll(0 if how == "look" else -1)):
+            print("HUP", flush=True); break
+    except BlockingIOError:
+        continue
+    except OSError as error:
+        print("lost", flush=True)
+        break
+"""
+
+
+def a_program_that_never_sleeps_hears_of_the_hosts_end(faults):
+    for how in ("recv", "send", "accept", "poll", "look", "busy"):
+        faults.port += 10
+        server = faults.python(LOOPS, SERVER, faults.port, how, log="loops.log")
+        said(server, "listening")
+        peer = connects(faults)
+        said(server, "ready")
+        time.sleep(0.1)
+        os.kill(faults.host(), signal.SIGKILL)
+        server.wait(5)
+        assert server.returncode == 0 and lines(server)[-1] in ("HUP", "lost"), (how, lines(server))
+        peer.close()
+
+
+def new_sockets_wait_for_a_host_where_the_config_says_so(faults):
+    faults.no_host()
+    path = f"{faults.lab.state}/server.conf"
+    with open(path, encoding="ascii") as file:
+        text = file.read()
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text.replace('"common": {', '"common": { "on_host_lost": "wait",'))
+    code = r"""
+import os, signal, socket, sys
+def listen():
+    l = socket.socket()
+    l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    l.bind((sys.argv[1], int(sys.argv[2])))
+    l.listen(8)
+    return l
+l = listen()
+print("listening", flush=True)
+try:
+    l.accept()
+except OSError:
+    l.close()
+print("lost", flush=True)
+l = listen()
+print("listening again", flush=True)
+c, _ = l.accept()
+c.sendall(b"hello")
+"""
+    faults.port += 10
+    hidden = f"{faults.lab.work}/knetd"
+    with open(hidden, "w", encoding="ascii") as file:
+        file.write(f"#!/bin/sh\n[ ! -e {hidden}.gone ] || exit 1\nexec {os.path.dirname(knetctl())}/knetd \"$@\"\n")
+    os.chmod(hidden, 0o755)
+    try:
+        server = faults.python(code, SERVER, faults.port, log="wait.log", env={"KNET_HOST": hidden})
+        said(server, "listening")
+        with open(hidden + ".gone", "w", encoding="ascii"):
+            pass
+        os.kill(faults.host(), signal.SIGKILL)
+        said(server, "lost")
+        time.sleep(3)
+        assert "listening again" not in lines(server), lines(server)
+        os.unlink(hidden + ".gone")
+        said(server, "listening again")
+        assert connects(faults).recv(5) == b"hello"
+        told = [line for line in lines(server) if line.startswith("knet:")]
+        assert len(told) == 1, told
+    finally:
+        with open(path, "w", encoding="ascii") as file:
+            file.write(text)
+
+
 def a_stopped_host_loses_nothing(faults):
     server = faults.echo()
     peer = connects(faults)
@@ -525,7 +630,8 @@ def an_interface_with_other_addresses_is_refused_unless_exclusive(faults):
 
 CASES = [
     a_killed_host_resets_every_connection_at_once, a_restarted_server_gets_a_fresh_host_after_a_killed_one,
-    a_host_killed_ten_times_is_replaced_every_time, a_stopped_host_loses_nothing, a_stopped_program_loses_nothing,
+    a_host_killed_ten_times_is_replaced_every_time, a_program_that_never_sleeps_hears_of_the_hosts_end,
+    new_sockets_wait_for_a_host_where_the_config_says_so, a_stopped_host_loses_nothing, a_stopped_program_loses_nothing,
     a_killed_program_ends_its_connections_as_linux_does, a_host_without_client_ends_after_linger, link_down_and_up,
     mtu_of_the_interface_changed, interface_renamed_while_running, connect_answers_as_the_network_does,
     the_address_on_a_kernel_interface_is_refused, an_interface_with_other_addresses_is_refused_unless_exclusive,
