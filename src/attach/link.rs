@@ -1,6 +1,6 @@
 //! The program's end of the channel: both mappings, the control socket, the lcore's eventfd.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 use crate::channel::cell::host_state;
@@ -12,7 +12,7 @@ use crate::ffi::descriptor;
 use crate::readiness;
 
 /// Hosts that a process can have been attached to, one after the other.
-pub const LINKS: usize = 8;
+pub const LINKS: usize = 32;
 /// Link numbers are below this: tests make many links in one process.
 pub const NUMBERS: usize = LINKS + if cfg!(test) { 120 } else { 0 };
 
@@ -30,8 +30,10 @@ pub struct Link {
     pub receive: Receive,
     process: AtomicU32,
     control_socket: AtomicI32,
-    host_eventfd: i32,
+    host_eventfd: AtomicI32,
     dead: AtomicBool,
+    /// When [`Link::look`] asked last, in nanoseconds of the coarse clock.
+    looked: AtomicU64,
     number: u32,
     family: u64,
     /// The process that may use it: a child made without fork handlers must not touch its parent's cell.
@@ -98,15 +100,27 @@ pub fn install(parts: Parts) -> Result<&'static Link> {
         receive: parts.receive,
         process: AtomicU32::new(parts.process),
         control_socket: AtomicI32::new(parts.control_socket),
-        host_eventfd: parts.host_eventfd,
+        host_eventfd: AtomicI32::new(parts.host_eventfd),
         dead: AtomicBool::new(false),
+        looked: AtomicU64::new(0),
         number,
         family: parts.family,
         pid: AtomicU32::new(crate::thread::process()),
     });
     PRESENT.store(number + 1, Ordering::Release);
+    if let Some(old) = number.checked_sub(2).and_then(numbered) {
+        old.forget_descriptors();
+    }
     Ok(link)
 }
+
+/// Whether this process can have no further host.
+pub(super) fn all_taken() -> bool {
+    PRESENT.load(Ordering::Acquire) as usize >= LINKS
+}
+
+/// [`Link::look`] asks the kernel at most once in this time.
+const LOOK_NANOS: u64 = 20_000_000;
 
 impl Link {
     /// A link of a test, with a number of its own.
@@ -119,8 +133,9 @@ impl Link {
             receive: parts.receive,
             process: AtomicU32::new(parts.process),
             control_socket: AtomicI32::new(parts.control_socket),
-            host_eventfd: parts.host_eventfd,
+            host_eventfd: AtomicI32::new(parts.host_eventfd),
             dead: AtomicBool::new(false),
+            looked: AtomicU64::new(0),
             number: after + NEXT.fetch_add(1, Ordering::Relaxed),
             family: parts.family,
             pid: AtomicU32::new(crate::thread::process()),
@@ -169,11 +184,47 @@ impl Link {
         self.control_socket.swap(control_socket, Ordering::Relaxed)
     }
 
+    /// Closes the descriptors of a link whose host died, and whose successor's died too. Not earlier: a thread that was
+    /// about to sleep on them when its host died must still find them.
+    fn forget_descriptors(&self) {
+        for place in [&self.control_socket, &self.host_eventfd] {
+            let fd = place.swap(-1, Ordering::Relaxed);
+            if fd >= 0 {
+                descriptor::close(fd);
+            }
+        }
+    }
+
+    /// Finds out whether the host is gone, for a caller that does not sleep. Asks the kernel now and then only.
+    pub fn look(&self) {
+        let clock = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+        let seconds = u64::try_from(clock.tv_sec).unwrap_or(0);
+        let nanos = u64::try_from(clock.tv_nsec).unwrap_or(0);
+        let now = seconds.saturating_mul(1_000_000_000).saturating_add(nanos);
+        if now.wrapping_sub(self.looked.load(Ordering::Relaxed)) < LOOK_NANOS || self.is_dead() {
+            return;
+        }
+        self.looked.store(now, Ordering::Relaxed);
+        let Ok(socket) = descriptor::lend(self.control_socket()) else {
+            return;
+        };
+        let none = rustix::event::PollFlags::empty();
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(socket, none)];
+        let now = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // A poll that fails says nothing; the next look asks again.
+        if rustix::event::poll(&mut fds, Some(&now)) == Ok(1) {
+            self.mark_dead();
+        }
+    }
+
     /// Wakes the lcore.
     pub fn wake_host(&self) {
         // An eventfd that cannot be written is full (the host will wake) or closed behind our back: the lcore then
         // finds the bell at its next turn.
-        if let Ok(fd) = descriptor::lend(self.host_eventfd) {
+        if let Ok(fd) = descriptor::lend(self.host_eventfd.load(Ordering::Relaxed)) {
             let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
         }
     }

@@ -351,6 +351,9 @@ fn take(fd: c_int, socket: Socket, flags: c_int) -> Result<Taken> {
             }
         }
         if nonblocking {
+            if state::host_just_died(link, object)? {
+                continue;
+            }
             return Err(Errno::AGAIN);
         }
         state::until(link, object, twin, deadline, &mut || ready())?;
