@@ -1,5 +1,12 @@
 //! What the preload must not change: programs without sockets, programs without a config, calls about kernel sockets.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "what a test needs must be there"
+)]
+
 #[path = "support/frame.rs"]
 mod frame;
 
@@ -109,7 +116,7 @@ print('served')";
     std::fs::create_dir(&directory).unwrap();
     for (conf, why) in [
         (folder.join("none"), "no such file"),
-        (directory.clone(), "is a directory"),
+        (directory, "is a directory"),
         (PathBuf::from("/dev/null"), "is not a regular file"),
     ] {
         let mut command = Command::new("python3");
