@@ -115,7 +115,7 @@ print('served')";
     let directory = folder.join("directory");
     std::fs::create_dir(&directory).unwrap();
     for (conf, why) in [
-        (folder.join("none"), "no such file"),
+        (folder.join("none"), "not found"),
         (directory, "is a directory"),
         (PathBuf::from("/dev/null"), "is not a regular file"),
     ] {
@@ -153,7 +153,7 @@ s.bind(('0.0.0.0', 0))
 s.listen(1)
 print('served')";
     for (host, why) in [
-        (folder.join("absent"), "no such file"),
+        (folder.join("absent"), "not found"),
         (not_a_program, "is not a program"),
         (PathBuf::from("/bin/false"), "the host did not answer"),
     ] {
