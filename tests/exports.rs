@@ -2,8 +2,9 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::indexing_slicing,
     clippy::panic,
-    reason = "in a test a surprise is a failure"
+    reason = "what a test needs must be there"
 )]
 
 #[path = "support/frame.rs"]

@@ -2,8 +2,10 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
     clippy::print_stdout,
-    reason = "in a test a surprise is a failure"
+    reason = "what a test needs must be there"
 )]
 
 #[path = "support/frame.rs"]
@@ -123,7 +125,7 @@ print('served')";
     let directory = folder.join("directory");
     std::fs::create_dir(&directory).unwrap();
     for (conf, why) in [
-        (folder.join("none"), "no such file"),
+        (folder.join("none"), "not found"),
         (directory, "is a directory"),
         (PathBuf::from("/dev/null"), "is not a regular file"),
     ] {
@@ -161,7 +163,7 @@ s.bind(('0.0.0.0', 0))
 s.listen(1)
 print('served')";
     for (host, why) in [
-        (folder.join("absent"), "no such file"),
+        (folder.join("absent"), "not found"),
         (not_a_program, "is not a program"),
         (PathBuf::from("/bin/false"), "the host did not answer"),
     ] {

@@ -3,8 +3,9 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::indexing_slicing,
     clippy::panic,
-    reason = "in a test a surprise is a failure"
+    reason = "what a test needs must be there"
 )]
 
 #[path = "support/frame.rs"]
@@ -126,7 +127,9 @@ tests! {
         a_listener_outlives_the_parent_that_made_it "orphan"
         a_wait_begun_before_attaching_is_woken "early"
         a_cancelled_thread_leaves_everything_working "cancelled"
-        a_handler_writes_to_the_socket_that_main_writes_to "nested";
+        a_handler_writes_to_the_socket_that_main_writes_to "nested"
+        a_raw_clone_holds_nothing "raw"
+        a_socket_cannot_be_handed_over "handed_over";
 }
 
 #[test]

@@ -441,11 +441,11 @@ mod tests {
             assert_eq!(unsafe { with_slices(&raw const bad, 1, total) }, Err(error));
         }
         // SAFETY: refused by its count.
-        let long = unsafe { with_slices(list.as_ptr(), 1_025, total) };
-        assert_eq!(long, Err(Errno::INVAL));
+        let many = unsafe { with_slices(list.as_ptr(), 1_025, total) };
+        assert_eq!(many, Err(Errno::INVAL));
         // SAFETY: refused by its null list.
-        let nowhere = unsafe { with_slices(ptr::null(), 1, total) };
-        assert_eq!(nowhere, Err(Errno::FAULT));
+        let none = unsafe { with_slices(ptr::null(), 1, total) };
+        assert_eq!(none, Err(Errno::FAULT));
         // SAFETY: no parts.
         assert_eq!(unsafe { with_slices(ptr::null(), 0, total) }, Ok(0));
     }
