@@ -150,9 +150,7 @@ t2() {
   if [ "$(id -u)" != 0 ]; then skip "T2" "needs root for network namespaces"; return; fi
   export KNET_BUILD=release
   check "release build" 900 cargo build --release --workspace --quiet
-  for file in redis web faults; do
-    [ ! -e "tests/apps/$file.py" ] || script_tests "$file" 600 "tests/apps/$file.py"
-  done
+  for file in redis web bulk faults; do script_tests "$file" 600 "tests/apps/$file.py"; done
 }
 
 times=
