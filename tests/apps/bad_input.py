@@ -132,8 +132,11 @@ def without_host(context):
     alone = os.path.join(context.folder, "alone")
     os.makedirs(alone, exist_ok=True)
     shutil.copy(os.path.join(context.build, "libknet_frame.so"), alone)
+    # A run folder of its own: a host of the case before may still linger in the other, and would serve.
+    run_dir = os.path.join(alone, "run")
+    os.makedirs(run_dir, mode=0o700, exist_ok=True)
     kernel_serves_after_one_line(
-        context, GOOD, "knetd", env={"LD_PRELOAD": os.path.join(alone, "libknet_frame.so")}
+        context, GOOD, "knetd", env={"LD_PRELOAD": os.path.join(alone, "libknet_frame.so"), "KNET_RUN_DIR": run_dir}
     )
     return None
 
