@@ -934,6 +934,300 @@ def the_peers_mac_changes(faults):
     faults.lab.end(server)
 
 
+# Accepts until there is no number left, then frees one at a word on its first connection.
+EMFILE = r"""
+import errno, os, resource, select, socket, sys
+l = socket.socket()
+l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+l.bind((sys.argv[1], int(sys.argv[2])))
+l.listen(256)
+how = sys.argv[3]
+e = select.epoll()
+e.register(l, select.EPOLLIN)
+if how == "epoll": l.setblocking(False)
+print("listening", flush=True)
+kept = []
+told = False
+while True:
+    if how == "epoll":
+        assert e.poll(20)
+    try:
+        c, _ = l.accept()
+    except OSError as error:
+        if not told:
+            print(errno.errorcode[error.errno], flush=True)
+            told = True
+        if kept and select.select([kept[0]], [], [], 0.01)[0]:
+            first = kept.pop(0)
+            first.recv(1)
+            first.close()
+        continue
+    c.sendall(b"hello")
+    kept.append(c)
+    print("accepted", len(kept), flush=True)
+"""
+
+
+def no_number_left_in_the_middle_of_accept(faults):
+    """The connection stays queued, and is accepted as soon as a number is free."""
+    for how in ("blocking", "epoll"):
+        faults.port += 10
+        server = faults.python(
+            EMFILE, SERVER, faults.port, how, log="emfile.log", prefix=("prlimit", "--nofile=64:64"),
+        )
+        said(server, "listening")
+        peers = [faults.lab.connect(faults.port) for _ in range(80)]
+        said(server, "EMFILE")
+        got = []
+        for peer in peers:
+            peer.settimeout(0.3)
+            try:
+                got.append(peer.recv(5))
+            except TimeoutError:
+                break
+        served = len(got)
+        assert 30 < served < 64 and all(text == b"hello" for text in got), (how, served)
+        for n in range(10):
+            # The one that is closed makes room for exactly one.
+            peers[n].sendall(b"x")
+            peers[served + n].settimeout(5)
+            assert peers[served + n].recv(5) == b"hello"
+        for peer in peers:
+            peer.close()
+        faults.lab.end(server)
+
+
+ENOUGH = r"""
+import resource, socket, sys, threading
+kept = []
+l = socket.socket()
+l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+l.bind((sys.argv[1], int(sys.argv[2])))
+l.listen(1100)
+print("listening", flush=True)
+n = int(sys.argv[3])
+for _ in range(n):
+    kept.append(l.accept()[0])
+assert len({c.fileno() for c in kept}) == n
+for c in kept:
+    c.sendall(b"%08d" % c.fileno())
+print("served", flush=True)
+kept[0].recv(1)
+"""
+
+
+def a_thousand_connections_under_a_soft_limit_of_1024(faults):
+    for limit, count in (("1024:4096", 1000), ("256:256", 220)):
+        faults.port += 10
+        server = faults.python(ENOUGH, SERVER, faults.port, count, log="many.log", prefix=("prlimit", f"--nofile={limit}"))
+        said(server, "listening")
+        peers = [faults.lab.connect(faults.port) for _ in range(count)]
+        said(server, "served")
+        numbers = {peer.recv(8, socket.MSG_WAITALL) for peer in peers}
+        assert len(numbers) == count
+        for peer in peers:
+            peer.close()
+        faults.lab.end(server)
+
+
+LIMITED = r"""
+import os, socket, sys
+l = socket.socket()
+l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+try:
+    l.bind((sys.argv[1], int(sys.argv[2])))
+    l.listen(5)
+except OSError as error:
+    print("errno", error.errno, flush=True)
+    sys.exit(0)
+print("listening", flush=True)
+c, _ = l.accept()
+n = 0
+while data := c.recv(65536):
+    c.sendall(data)
+"""
+
+
+def limits_of_the_program_do_not_bind_the_host(faults):
+    for limit in ("--fsize=0", "--memlock=65536", "--core=0", "--nproc=10000", "--stack=262144"):
+        faults.no_host()
+        faults.port += 10
+        server = faults.python(LIMITED, SERVER, faults.port, log="limit.log", prefix=("prlimit", limit))
+        said(server, "listening")
+        peer = connects(faults)
+        echoes(peer, b"w" * 300_000)
+        peer.close()
+        faults.lab.end(server) if server.poll() is None else None
+        assert lines(server) == ["listening"], (limit, lines(server))
+
+
+# As Debian's redis unit: no new privileges, no capabilities, another user, a filter of system calls.
+CONFINED = r"""
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def prctl(*words):
+    if libc.prctl(*words) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+for capability in range(64):
+    if libc.prctl(24, capability, 0, 0, 0) != 0:
+        break
+uid = int(sys.argv[1])
+refused = [int(number) for number in sys.argv[2].split(",") if number]
+os.setgroups([])
+os.setresgid(uid, uid, uid)
+os.setresuid(uid, uid, uid)
+prctl(38, 1, 0, 0, 0)
+# BPF: load the number; refuse what is listed with EPERM; allow the rest.
+program = [(0x20, 0, 0, 0)]
+for number in refused:
+    program += [(0x15, 0, 1, number), (0x06, 0, 0, 0x00050001)]
+program += [(0x06, 0, 0, 0x7FFF0000)]
+code = b"".join(struct.pack("HBBI", *step) for step in program)
+text = ctypes.create_string_buffer(code)
+class Fprog(ctypes.Structure):
+    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+prctl(22, 2, ctypes.byref(Fprog(len(program), ctypes.addressof(text))), 0, 0)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+# Not in @system-service: mount, ptrace, bpf, perf, module, swap, reboot, clock, raw-io, keyring (partly); and what only a
+# host needs: memfd_create, mlock and its kin, setns, unshare, io_uring.
+REFUSED = [
+    101, 103, 155, 161, 163, 164, 165, 166, 167, 168, 169, 170, 171, 172, 173, 174, 175, 176, 246, 272, 298, 304, 308,
+    313, 319, 320, 321, 323, 425, 426, 427,
+]
+
+
+def confined(faults, *command, refused=REFUSED, log, env=None, uid=65534):
+    path = os.path.join(faults.lab.work, log)
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    numbers = ",".join(map(str, refused))
+    return faults.lab.start("server", "python3", "-c", CONFINED, str(uid), numbers, *command, log=log, env=env)
+
+
+def a_confined_redis_stays_on_the_kernel_after_one_line(faults):
+    """No privileges and a filter: no port can be opened; the line says to use the service."""
+    faults.no_host()
+    faults.port += 10
+    config = os.path.join(faults.lab.work, "confined.conf")
+    with open(f"{faults.lab.state}/server.conf", encoding="ascii") as file:
+        text = file.read()
+    with open(config, "w", encoding="ascii") as file:
+        file.write(text)
+    os.chmod(config, 0o644)
+    os.chmod(faults.lab.work, 0o755)
+    folder = os.path.join(faults.lab.work, "confined-run")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    os.chown(folder, 65534, 65534)
+    server = confined(
+        faults, "env", f"KNET_CONF={config}", f"KNET_RUN_DIR={folder}", "redis-server", "--port", str(faults.port), "--bind",
+        "0.0.0.0", "--protected-mode", "no", "--save", "", "--dir", folder, log="confined.log",
+    )
+
+    def answers():
+        with contextlib.suppress(OSError):
+            return faults.lab.connect(faults.port, address="127.0.0.1", end="s")
+        return None
+
+    peer = wait_for("Redis answers on the kernel", answers, 20)
+    peer.sendall(b"PING\r\n")
+    assert peer.recv(7) == b"+PONG\r\n"
+    peer.close()
+    told = [line for line in lines(server) if line.startswith("knet:")]
+    faults.lab.end(server)
+    assert len(told) == 1 and "service" in told[0] and "kernel sockets" in told[0], told
+
+
+def a_confined_program_attaches_to_a_host_that_runs(faults):
+    """The calls of the program side need no more than a service has."""
+    faults.no_host()
+    folder = os.path.join(faults.lab.work, "unix-run")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    os.chmod(faults.lab.work, 0o755)
+    config = os.path.join(faults.lab.work, "unix.conf")
+    with open(config, "w", encoding="ascii") as file:
+        file.write('{"interface": {"vdevs": ["knet_unix,path=%s/wire"], "ip": "%s"}}' % (folder, SERVER))
+    os.chmod(config, 0o644)
+    os.chown(folder, 65534, 65534)
+    env = [f"KNET_CONF={config}", f"KNET_RUN_DIR={folder}", "KNET_LOG=" + os.path.join(folder, "log")]
+    code = r"""
+import socket, sys
+l = socket.socket()
+l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+l.bind((sys.argv[1], 7001)); l.listen(5)
+print("listening", flush=True)
+while True:
+    c, _ = l.accept()
+    while data := c.recv(100000): c.sendall(data)
+"""
+    talk = r"""
+import os, select, socket, sys, threading
+c = socket.create_connection((sys.argv[1], 7001), 10)
+def read():
+    global got
+    got = 0
+    while got < 3000000:
+        part = c.recv(100000)
+        if not part: break
+        got += len(part)
+t = threading.Thread(target=read); t.start()
+c.sendall(b"x" * 3000000)
+t.join()
+e = select.epoll(); e.register(c, select.EPOLLIN)
+pid = os.fork()
+if pid == 0:
+    c.sendall(b"from the child"); os._exit(0)
+os.waitpid(pid, 0)
+assert e.poll(5)
+print("got", got, c.recv(100).decode(), flush=True)
+"""
+    first = confined(faults, "env", *env, "python3", "-u", "-c", code, SERVER, refused=[], log="first.log")
+    said(first, "listening")
+    second = confined(faults, "env", *env, "python3", "-u", "-c", talk, SERVER, log="second.log")
+    second.wait(30)
+    faults.lab.end(first)
+    assert lines(second) == ["got 3000000 from the child"], lines(second)
+
+
+def hidden_dpdk_libraries_are_one_line(faults):
+    """No DPDK: the plug-in's libraries are covered by an empty folder in a mount namespace of its own."""
+    faults.no_host()
+    found = subprocess.run(
+        ["sh", "-c", "ldconfig -p | grep -o '/.*librte_eal.*' | head -1"], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.strip()
+    assert found, "no DPDK here"
+    hide = f"for f in {os.path.dirname(os.path.realpath(found))}/librte_*; do mount --bind /dev/null $f; done; exec \"$@\""
+    faults.port += 10
+    server = faults.python(
+        LIMITED, SERVER, faults.port, log="hidden.log", prefix=("unshare", "-m", "bash", "-c", hide, "hide"),
+    )
+    server.wait(30)
+    out = lines(server)
+    assert out[-1] == "errno 99", out
+    assert len(out) == 2 and out[0].startswith("knet:") and "libknet_dpdk" in out[0], out
+
+
+def a_host_of_another_build_is_one_line(faults):
+    faults.no_host()
+    # The build's version is a text in the binary: another one of the same length.
+    build = os.path.dirname(knetctl())
+    with open(os.path.join(build, "knetd"), "rb") as file:
+        binary = file.read()
+    version = subprocess.run([os.path.join(build, "knetd"), "--version"], stdout=subprocess.PIPE, check=True).stdout
+    version = version.split()[1].strip()
+    assert version in binary
+    other = os.path.join(faults.lab.work, "knetd")
+    with open(other, "wb") as file:
+        file.write(binary.replace(version, b"9" + version[1:]))
+    os.chmod(other, 0o755)
+    faults.port += 10
+    server = faults.python(LIMITED, SERVER, faults.port, log="version.log", env={"KNET_HOST": other})
+    server.wait(30)
+    out = lines(server)
+    assert out[-1] == "errno 99", out
+    assert len(out) == 2 and version.decode() in out[0] and "9" + version.decode()[1:] in out[0] and other in out[0], out
+
+
 CASES = [
     a_killed_host_resets_every_connection_at_once, a_restarted_server_gets_a_fresh_host_after_a_killed_one,
     a_host_killed_ten_times_is_replaced_every_time, a_program_that_never_sleeps_hears_of_the_hosts_end,
@@ -944,6 +1238,10 @@ CASES = [
     garbage_frames_are_counted_and_dropped, random_frames_harm_nobody, a_syn_flood_of_20_000_sources,
     resets_and_syns_in_the_window_are_challenged, an_arp_flood_does_not_push_out_the_gateway,
     the_address_of_another_station_is_counted_and_told, the_peers_mac_changes,
+    no_number_left_in_the_middle_of_accept, a_thousand_connections_under_a_soft_limit_of_1024,
+    limits_of_the_program_do_not_bind_the_host, a_confined_redis_stays_on_the_kernel_after_one_line,
+    a_confined_program_attaches_to_a_host_that_runs, hidden_dpdk_libraries_are_one_line,
+    a_host_of_another_build_is_one_line,
 ]
 
 
