@@ -45,9 +45,13 @@ impl Family {
     ) -> core::result::Result<Self, String> {
         let layout = policy::layout(config);
         let no_memory = |what: &str, errno: Errno| {
+            let advice = if matches!(errno, Errno::PERM | Errno::ACCESS | Errno::NOSYS) {
+                "a host may not be started in these confines: use the service, common.mode 1"
+            } else {
+                "lower proto_stack.max_tcpcb, or raise the limits on memory and file size"
+            };
             format!(
-                "no channel memory for {} connections: {what}: {errno} (lower proto_stack.max_tcpcb, or raise the limits \
-                 on memory and file size)",
+                "no channel memory for {} connections: {what}: {errno} ({advice})",
                 config.tcp.max_connections
             )
         };

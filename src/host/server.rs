@@ -60,6 +60,9 @@ pub(super) struct Fault {
 #[derive(Debug)]
 pub struct Server {
     pub(super) private: bool,
+    /// Could not serve its client, for a reason that may be the client's own (its limits, its privileges): the next
+    /// program starts another host.
+    pub(super) unfit: bool,
     pub(super) config: Option<Config>,
     pub(super) listener: Option<(OwnedFd, PathBuf)>,
     pub(super) clients: Clients,
@@ -83,6 +86,7 @@ impl Server {
         let no_descriptor = |errno: Errno| format!("no descriptor for the lcore: {errno}");
         let mut server = Self {
             private: matches!(config, ServerConfig::Private { .. }),
+            unfit: false,
             config: None,
             listener: None,
             clients: Clients::default(),
@@ -163,7 +167,7 @@ impl Server {
             families: self.families.iter().flatten().count(),
             flows: self.status.flows.load(Ordering::Relaxed),
         };
-        if self.private && self.config.is_none() && seen.clients == 0 {
+        if self.private && (self.unfit || self.config.is_none()) && seen.clients == 0 {
             return Verdict::End;
         }
         self.life.decide(now, seen)
@@ -290,6 +294,9 @@ impl Server {
                 Ok(()) => {}
                 Err(fault) => {
                     self.refuse(place, &fault);
+                    if self.families.iter().all(Option::is_none) {
+                        self.resign();
+                    }
                     self.gone(place);
                 }
             },
@@ -307,9 +314,9 @@ impl Server {
                 Ok(()) => self.answer(place, &Message::new(Kind::Opened, 0, 0), &[]),
                 Err(fault) => {
                     self.refuse(place, &fault);
+                    self.resign();
                     // It stays on the kernel and does not come back to us.
                     self.gone(place);
-                    self.life.lose_port();
                 }
             },
             (Kind::Waiter, Standing::Attached { owner, .. }) => {
@@ -511,6 +518,14 @@ impl Server {
         if let Err(errno) = socket::send(client.socket.as_fd(), message, descriptors) {
             crate::warn!("message={:?} event=not_sent errno={errno}", message.kind);
             self.gone(place);
+        }
+    }
+
+    /// A private host that serves nobody has failed: no other program shall meet it.
+    fn resign(&mut self) {
+        if self.private && self.running.is_none() {
+            self.unfit = true;
+            self.hide();
         }
     }
 
