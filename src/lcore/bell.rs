@@ -36,15 +36,20 @@ impl<'a> Work<'a> {
                 if let Some(queued) = record.queued {
                     self.pops(queued.listener);
                 }
-                self.pull(object, flow);
+                if record.connecting
+                    && cell.write.shut.load(Ordering::Relaxed) & shut::READ != 0
+                {
+                    self.disconnect(object, cell, flow);
+                } else {
+                    self.pull(object, flow);
+                }
             }
             Role::Listener(listener) => {
                 self.pops(object);
                 if cell.write.shut.load(Ordering::Relaxed) & shut::READ != 0 {
+                    // It may listen again; nothing is wrong with it (Linux inet_shutdown).
                     self.unlisten(object, listener);
-                    cell.host
-                        .error
-                        .store(errno_number(Errno::INVAL), Ordering::Release);
+                    cell.wish.told.store(1, Ordering::Relaxed);
                     cell.host.kind.store(kind::FAILED, Ordering::Release);
                     self.alert(object);
                 }
@@ -106,6 +111,10 @@ impl<'a> Work<'a> {
                 return Ok(());
             }
             Role::Idle if object < layout.first_host_object() => {}
+            // It listened before a shutdown, and nobody has flows of it: its queue goes on, empty.
+            Role::Over if record.was_listener => {
+                cell.read.rx_head.store(record.rx_tail, Ordering::Release);
+            }
             _ => return Err(Errno::INVAL),
         }
         let local = endpoint(&cell.wish.local_address, &cell.wish.local_port)?;
@@ -127,9 +136,13 @@ impl<'a> Work<'a> {
             Ok(listener) => listener,
             Err(errno) => return self.refused(cell, errno),
         };
+        if record.role == Role::Idle {
+            *self.busy += 1;
+        }
         let record = self.records.at_mut(object).ok_or(Errno::INVAL)?;
         record.role = Role::Listener(listener);
-        *self.busy += 1;
+        record.was_listener = true;
+        record.rx_head = record.rx_tail;
         self.shared.counters.listeners_made.raise();
         store_endpoint(local, &cell.fact.local_address, &cell.fact.local_port);
         cell.host.kind.store(kind::LISTENER, Ordering::Release);
@@ -188,6 +201,23 @@ impl<'a> Work<'a> {
         store_endpoint(remote, &cell.fact.remote_address, &cell.fact.remote_port);
         cell.host.kind.store(kind::CONNECTING, Ordering::Release);
         Ok(())
+    }
+
+    /// A shutdown gives an attempt to connect up (Linux tcp_disconnect in SYN-SENT).
+    fn disconnect(&mut self, object: u32, cell: &ObjectCell, flow: FlowId) {
+        if let Some(record) = self.records.at_mut(object) {
+            record.closed = true;
+            record.error_told = true;
+            record.connecting = false;
+            record.flags |= flag::OVER | flag::TX_BROKEN;
+            cell.host.flags.store(record.flags, Ordering::Release);
+        }
+        cell.host
+            .error
+            .store(errno_number(Errno::CONNRESET), Ordering::Release);
+        cell.host.kind.store(kind::FAILED, Ordering::Release);
+        self.shared.stack.close(self.now, flow, Close::Abort);
+        self.alert(object);
     }
 
     /// Marks a wish that ended the object's hopes.
@@ -434,7 +464,24 @@ impl<'a> Work<'a> {
                 self.free(object);
             }
             Role::Flow(flow) => self.close(object, flow),
+            // Nothing was asked yet: a program has just taken the index and is about to hold it, and this is a bell of
+            // the index's last user. Freed now, it would be given to two.
+            Role::Idle if record.wish == 0 => {}
             Role::Idle | Role::Over => self.free(object),
+        }
+    }
+
+    /// The process that held `object` is gone.
+    pub(super) fn bell_of_gone(&mut self, object: u32) {
+        self.bell(object);
+        let unused = self.is_in_use(object)
+            && !self.is_held(object)
+            && self
+                .records
+                .at(object)
+                .is_none_or(|record| record.role == Role::Idle && record.wish == 0);
+        if unused {
+            self.free(object);
         }
     }
 
@@ -667,6 +714,7 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         &wish.remote_address,
         &wish.remote_port,
         &wish.linger,
+        &wish.told,
         &options.changed,
         &options.bits,
         &options.keepidle_s,

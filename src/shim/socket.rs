@@ -18,7 +18,7 @@ use crate::fd::route::{self, Routed};
 use crate::fd::table;
 use crate::fd::{self, Socket, Target, options, twin};
 use crate::ffi::{descriptor, errno, real};
-use crate::readiness::event;
+use crate::readiness::{self, event};
 use crate::socket::close::How;
 use crate::socket::{close, connect as connecting, listener, state};
 
@@ -83,23 +83,35 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
                 Routed::Stack(result) => return cvt::done(result),
                 Routed::Again => {}
             },
-            Target::Socket(socket) => return cvt::done(listen_again(socket, backlog, kernel)),
+            Target::Socket(socket) => return cvt::done(listen_again(fd, socket, backlog, kernel)),
             Target::Kernel | Target::Epoll(_) => return kernel(),
         }
     }
 }
 
-/// A second listen changes the backlog; of a connection it is refused.
-fn listen_again(socket: Socket, backlog: c_int, kernel: impl Fn() -> c_int) -> Result<()> {
-    let cell = state::cell(socket.link, socket.object)?;
-    if cell.host.kind.load(Ordering::Acquire) != kind::LISTENER {
+/// A second listen changes the backlog, or begins anew after a shutdown; of a connection it is refused.
+fn listen_again(fd: c_int, socket: Socket, backlog: c_int, kernel: impl Fn() -> c_int) -> Result<()> {
+    let (link, object) = (socket.link, socket.object);
+    let cell = state::cell(link, object)?;
+    let what = cell.host.kind.load(Ordering::Acquire);
+    let shut = !socket.accepted && readiness::is_disconnected(cell, what);
+    if what != kind::LISTENER && !shut {
         return Err(Errno::INVAL);
     }
     if kernel() != 0 {
         return Err(errno::last());
     }
     let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
-    listener::set_backlog(socket.link, socket.object, backlog)
+    if !shut {
+        return listener::set_backlog(link, object, backlog);
+    }
+    // A port that the kernel chose may be another one now.
+    let again = twin::local(fd)
+        .and_then(|local| listener::listen_anew(link, object, local, backlog));
+    if again.is_err() {
+        twin::stop_listening(fd);
+    }
+    again
 }
 
 /// connect(2).
@@ -139,13 +151,10 @@ pub unsafe fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_
     }
 }
 
-/// Waits for the end of a connection attempt, or says that it goes on.
+/// Waits for the end of a connection attempt that has just begun. A non-blocking call never waits for it, however near it
+/// is: the next call tells it.
 fn finish(socket: Socket) -> Result<()> {
-    use connecting::Progress;
-
-    if is_nonblocking(socket)?
-        && connecting::progress(socket.link, socket.object)? == Progress::Going
-    {
+    if is_nonblocking(socket)? {
         return Err(Errno::INPROGRESS);
     }
     connecting::wait(socket.link, socket.object)
@@ -161,7 +170,8 @@ fn connect_on(
     use connecting::Progress;
 
     let cell = state::cell(socket.link, socket.object)?;
-    if cell.host.kind.load(Ordering::Acquire) == kind::LISTENER {
+    let what = cell.host.kind.load(Ordering::Acquire);
+    if what == kind::LISTENER && !readiness::is_disconnected(cell, what) {
         return Err(Errno::ISCONN);
     }
     if dissolve {
@@ -169,12 +179,18 @@ fn connect_on(
         return close::shutdown(socket.link, socket.object, How::Both);
     }
     match connecting::progress(socket.link, socket.object)? {
+        // Told once to a socket that was connecting.
+        Progress::Connected
+            if !socket.accepted && connecting::tell(socket.link, socket.object)? =>
+        {
+            Ok(())
+        }
         Progress::Connected => Err(Errno::ISCONN),
         Progress::Going if is_nonblocking(socket)? => Err(Errno::ALREADY),
         Progress::Going => connecting::wait(socket.link, socket.object),
         Progress::Failed => {
-            if let Some(error) = state::take_error(cell) {
-                return Err(error);
+            if connecting::tell(socket.link, socket.object)? {
+                return Err(state::take_error(cell).unwrap_or(Errno::CONNABORTED));
             }
             let remote = remote.ok_or(Errno::INVAL)?;
             let object = route::connect_again(fd, socket, remote)?;

@@ -250,6 +250,9 @@ unsafe fn header(message: *const msghdr) -> Result<msghdr> {
 unsafe fn transmit_message(socket: Socket, message: *const msghdr, flags: c_int) -> Result<usize> {
     // SAFETY: as the caller promises.
     let head = unsafe { header(message) }?;
+    if head.msg_iovlen > cvt::PARTS_MAX {
+        return Err(Errno::MSGSIZE);
+    }
     let send = |slices: &[IoSlice<'_>]| transmit(socket, slices, flags);
     // SAFETY: as the caller promises. Control data means nothing to a stream of ours.
     unsafe { cvt::with_slices(head.msg_iov, head.msg_iovlen, send) }
@@ -414,6 +417,9 @@ pub unsafe fn __recvfrom_chk(
 unsafe fn receive_message(socket: Socket, message: *mut msghdr, flags: c_int) -> Result<usize> {
     // SAFETY: as the caller promises.
     let mut head = unsafe { header(message) }?;
+    if head.msg_iovlen > cvt::PARTS_MAX {
+        return Err(Errno::MSGSIZE);
+    }
     let receive = |rooms: &mut [IoSliceMut<'_>]| receive(socket, rooms, flags);
     // SAFETY: as the caller promises.
     let count = unsafe { cvt::with_rooms(head.msg_iov, head.msg_iovlen, receive) }?;

@@ -8,6 +8,7 @@ use crate::attach::{Link, Object};
 use crate::channel::cell::{flag, kind, shut};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
+use crate::readiness;
 use crate::time::monotonic;
 
 /// Ends reading, writing or both.
@@ -29,6 +30,9 @@ pub fn shutdown(link: &Link, object: Object, how: How) -> Result<()> {
     let cell = state::cell(link, object)?;
     let what = cell.host.kind.load(Ordering::Acquire);
     let over = cell.host.flags.load(Ordering::Acquire) & flag::OVER != 0;
+    if readiness::is_disconnected(cell, what) {
+        return Err(Errno::NOTCONN);
+    }
     let mut bits = match how {
         How::Read => shut::READ,
         How::Write => shut::WRITE,
@@ -38,8 +42,11 @@ pub fn shutdown(link: &Link, object: Object, how: How) -> Result<()> {
         // A listener only knows the end of accepting; SHUT_WR does nothing to it.
         kind::LISTENER if how == How::Write => return Ok(()),
         kind::LISTENER | kind::STREAM if !over => {}
-        // An attempt to connect is given up altogether.
-        kind::CONNECTING => bits = shut::READ | shut::WRITE,
+        // An attempt to connect is given up altogether (inet_shutdown: tcp_disconnect).
+        kind::CONNECTING => {
+            bits = shut::READ | shut::WRITE;
+            cell.wish.told.store(1, Ordering::Release);
+        }
         _ => return Err(Errno::NOTCONN),
     }
     cell.write.shut.fetch_or(bits, Ordering::SeqCst);

@@ -9,6 +9,7 @@ use crate::attach::{Link, Object};
 use crate::channel::cell::kind;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
+use crate::readiness;
 
 /// Begins to connect to `remote`, from `local` where given; the handshake goes on by itself.
 ///
@@ -41,25 +42,41 @@ pub enum Progress {
 /// EBADF for a handle that is no more.
 pub fn progress(link: &Link, object: Object) -> Result<Progress> {
     let cell = state::cell(link, object)?;
-    Ok(match cell.host.kind.load(Ordering::Acquire) {
+    let what = cell.host.kind.load(Ordering::Acquire);
+    Ok(match what {
         kind::STREAM => Progress::Connected,
-        kind::CONNECTING if !link.is_dead() => Progress::Going,
+        kind::CONNECTING if !link.is_dead() && !readiness::is_disconnected(cell, what) => {
+            Progress::Going
+        }
         _ => Progress::Failed,
     })
 }
 
-/// Waits for the end of the handshake, at most SO_SNDTIMEO.
+/// Notes that a call tells how the attempt ended; false when one has told it before.
+///
+/// # Errors
+/// EBADF for a handle that is no more.
+pub fn tell(link: &Link, object: Object) -> Result<bool> {
+    let cell = state::cell(link, object)?;
+    Ok(cell.wish.told.swap(1, Ordering::AcqRel) == 0)
+}
+
+/// Waits for the end of the handshake, at most SO_SNDTIMEO, and tells it.
 ///
 /// # Errors
 /// EINPROGRESS at the time-out, EINTR (the attempt goes on), and what SO_ERROR says: ECONNREFUSED, ETIMEDOUT,
-/// ECONNRESET, EHOSTUNREACH.
+/// ECONNRESET, EHOSTUNREACH; ECONNABORTED when somebody has taken it.
 pub fn wait(link: &Link, object: Object) -> Result<()> {
     let cell = state::cell(link, object)?;
     let deadline = state::deadline(&cell.read.sndtimeo_us);
     loop {
         match progress(link, object)? {
-            Progress::Connected => return Ok(()),
+            Progress::Connected => {
+                tell(link, object)?;
+                return Ok(());
+            }
             Progress::Failed => {
+                tell(link, object)?;
                 return Err(state::take_error(cell).unwrap_or(Errno::CONNABORTED));
             }
             Progress::Going => {}
