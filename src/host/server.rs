@@ -17,7 +17,7 @@ use crate::channel::ABI;
 use crate::channel::cell::{Header, process};
 use crate::channel::message::{Kind, Message, MessageError};
 use crate::channel::sync::Ordering;
-use crate::config::{self, Config, OnError};
+use crate::config::{self, Config, Faults, OnError};
 use crate::errno::{Errno, Result};
 use crate::ffi::end_signals::EndSignals;
 use crate::lcore::{self, LcoreStatus, Mail, Mailbox};
@@ -56,6 +56,25 @@ pub enum End {
 struct Fault {
     text: String,
     errno: Errno,
+    /// What the config of the fault says, when it is not the one that we run.
+    on_error: Option<OnError>,
+}
+
+impl Fault {
+    const fn new(text: String, errno: Errno) -> Self {
+        Self {
+            text,
+            errno,
+            on_error: None,
+        }
+    }
+
+    fn of_config(faults: &Faults) -> Self {
+        Self {
+            on_error: Some(faults.on_error),
+            ..Self::new(faults.one_line(), Errno::INVAL)
+        }
+    }
 }
 
 /// The control side of a host.
@@ -273,13 +292,7 @@ impl Server {
                          {ABI}; restart the program, or install both from one build",
                         own_path()
                     );
-                    self.refuse(
-                        place,
-                        &Fault {
-                            text,
-                            errno: Errno::PROTO,
-                        },
-                    );
+                    self.refuse(place, &Fault::new(text, Errno::PROTO));
                 }
                 return self.gone(place);
             }
@@ -340,26 +353,19 @@ impl Server {
         let mut line = || lines.next().unwrap_or("");
         let (version, path, program, frame) = (line(), line(), line(), line());
         if version != BUILD_VERSION || message.a as usize != size_of::<Header>() {
-            return Err(Fault {
-                text: format!(
-                    "{frame} is build {version}, the host {} is build {BUILD_VERSION}; restart the program, or install \
-                     both from one build",
-                    own_path()
-                ),
-                errno: Errno::PROTO,
-            });
+            let text = format!(
+                "{frame} is build {version}, the host {} is build {BUILD_VERSION}; restart the program, or install both \
+                 from one build",
+                own_path()
+            );
+            return Err(Fault::new(text, Errno::PROTO));
         }
         self.configure(path, file)?;
         let Some(config) = &self.config else {
-            return Err(Fault {
-                text: "the host has no config".to_owned(),
-                errno: Errno::INVAL,
-            });
+            let text = "the host has no config".to_owned();
+            return Err(Fault::new(text, Errno::INVAL));
         };
-        let no_room = |text: String| Fault {
-            text,
-            errno: Errno::NOMEM,
-        };
+        let no_room = |text: String| Fault::new(text, Errno::NOMEM);
         let free = self.families.iter().position(Option::is_none);
         let number = free.unwrap_or(self.families.len());
         let owner = Owner(u32::try_from(number).unwrap_or(u32::MAX));
@@ -426,10 +432,7 @@ impl Server {
 
     /// Reads the config that rode along; the first one of a private host becomes its own.
     fn configure(&mut self, path: &str, file: Option<OwnedFd>) -> core::result::Result<(), Fault> {
-        let invalid = |text: String| Fault {
-            text,
-            errno: Errno::INVAL,
-        };
+        let invalid = |text: String| Fault::new(text, Errno::INVAL);
         let Some(file) = file else {
             // The program may not read it: what the system's host has read counts.
             return match &self.config {
@@ -438,7 +441,7 @@ impl Server {
             };
         };
         let bytes = config::read_descriptor(path, file.as_fd())
-            .map_err(|faults| invalid(faults.one_line()))?;
+            .map_err(|faults| Fault::of_config(&faults))?;
         let hash = config::config_hash(&bytes);
         if let Some(ours) = &self.config {
             if ours.hash == hash {
@@ -450,7 +453,7 @@ impl Server {
             )));
         }
         let config =
-            config::load_bytes(path, &bytes).map_err(|faults| invalid(faults.one_line()))?;
+            config::load_bytes(path, &bytes).map_err(|faults| Fault::of_config(&faults))?;
         let mut bytes_hash = ConfigHash::default();
         bytes_hash.add(&bytes);
         self.adopt(config);
@@ -554,10 +557,8 @@ impl Server {
             return Ok(());
         }
         let Some(config) = &self.config else {
-            return Err(Fault {
-                text: "the host has no config".to_owned(),
-                errno: Errno::INVAL,
-            });
+            let text = "the host has no config".to_owned();
+            return Err(Fault::new(text, Errno::INVAL));
         };
         let mut program: Vec<u32> = self
             .clients
@@ -567,11 +568,8 @@ impl Server {
             .collect();
         program.sort_unstable();
         program.dedup();
-        let running =
-            launch::start(config, &program, &self.mailbox, &self.status).map_err(|text| Fault {
-                text,
-                errno: Errno::NODEV,
-            })?;
+        let running = launch::start(config, &program, &self.mailbox, &self.status)
+            .map_err(|text| Fault::new(text, Errno::NODEV))?;
         self.running = Some(running);
         for family in self.families.iter_mut().flatten() {
             family.introduce(&self.mailbox);
@@ -692,10 +690,8 @@ impl Server {
     }
 
     fn refuse(&mut self, place: usize, fault: &Fault) {
-        let fails = self
-            .config
-            .as_ref()
-            .is_some_and(|config| config.on_error == OnError::Fail);
+        let ours = || self.config.as_ref().map(|config| config.on_error);
+        let fails = fault.on_error.or_else(ours) == Some(OnError::Fail);
         let end = if fails {
             "refused, as common.on_error says"
         } else {

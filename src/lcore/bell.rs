@@ -36,9 +36,7 @@ impl<'a> Work<'a> {
                 if let Some(queued) = record.queued {
                     self.pops(queued.listener);
                 }
-                if record.connecting
-                    && cell.write.shut.load(Ordering::Relaxed) & shut::READ != 0
-                {
+                if record.connecting && cell.write.shut.load(Ordering::Relaxed) & shut::READ != 0 {
                     self.disconnect(object, cell, flow);
                 } else {
                     self.pull(object, flow);

@@ -90,7 +90,12 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
 }
 
 /// A second listen changes the backlog, or begins anew after a shutdown; of a connection it is refused.
-fn listen_again(fd: c_int, socket: Socket, backlog: c_int, kernel: impl Fn() -> c_int) -> Result<()> {
+fn listen_again(
+    fd: c_int,
+    socket: Socket,
+    backlog: c_int,
+    kernel: impl Fn() -> c_int,
+) -> Result<()> {
     let (link, object) = (socket.link, socket.object);
     let cell = state::cell(link, object)?;
     let what = cell.host.kind.load(Ordering::Acquire);
@@ -106,8 +111,8 @@ fn listen_again(fd: c_int, socket: Socket, backlog: c_int, kernel: impl Fn() -> 
         return listener::set_backlog(link, object, backlog);
     }
     // A port that the kernel chose may be another one now.
-    let again = twin::local(fd)
-        .and_then(|local| listener::listen_anew(link, object, local, backlog));
+    let again =
+        twin::local(fd).and_then(|local| listener::listen_anew(link, object, local, backlog));
     if again.is_err() {
         twin::stop_listening(fd);
     }

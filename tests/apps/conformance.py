@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 
-from harness import CLIENT, ROOT, SERVER, Lab
+from harness import CLIENT, ROOT, SERVER, Lab, alone
 
 SOURCES = os.path.join(ROOT, "tests", "conformance")
 FLAGS = ["-std=gnu11", "-O2", "-D_FORTIFY_SOURCE=2", "-Wall", "-Wextra", "-Werror", "-pthread"]
@@ -262,7 +262,8 @@ def main():
         if wanted:
             programs = {family: programs[family] for family in wanted}
         wanted = {family: wanted.get(family, []) for family in programs}
-        sound = on_the_kernel(report, programs, wanted, folder)
+        with alone():
+            sound = on_the_kernel(report, programs, wanted, folder)
         if not kernel_only:
             try:
                 under_the_shim(report, programs, wanted, sound, folder)

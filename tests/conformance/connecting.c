@@ -34,7 +34,8 @@ WIRE_ONCE(the_peers_connect_is_refused)
     int listener = listener_at(port, 4);
     OK(close(listener));
     FAILS(peer_ask("dial", port, 0), ECONNREFUSED);
-    int bound = tcp(0);
+    int bound = tcp(0), on = 1;
+    OK(setsockopt(bound, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on)); /* for the TIME-WAIT of a run before */
     OK(try_bind(bound, own, port));
     FAILS(peer_ask("dial", port, 0), ECONNREFUSED);
 }
