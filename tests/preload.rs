@@ -1,5 +1,12 @@
 //! What the preload must not change: programs without sockets, programs without a config, calls about kernel sockets.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "what a test needs must be there"
+)]
+
 #[path = "support/frame.rs"]
 mod frame;
 
@@ -108,8 +115,8 @@ print('served')";
     let directory = folder.join("directory");
     std::fs::create_dir(&directory).unwrap();
     for (conf, why) in [
-        (folder.join("none"), "no such file"),
-        (directory.clone(), "is a directory"),
+        (folder.join("none"), "not found"),
+        (directory, "is a directory"),
         (PathBuf::from("/dev/null"), "is not a regular file"),
     ] {
         let mut command = Command::new("python3");
@@ -146,7 +153,7 @@ s.bind(('0.0.0.0', 0))
 s.listen(1)
 print('served')";
     for (host, why) in [
-        (folder.join("absent"), "no such file"),
+        (folder.join("absent"), "not found"),
         (not_a_program, "is not a program"),
         (PathBuf::from("/bin/false"), "the host did not answer"),
     ] {

@@ -11,6 +11,5 @@ pub mod handler;
 pub mod pages;
 pub mod process;
 pub mod real;
-pub mod signal;
 pub mod sockopt;
 pub mod wait;

@@ -262,6 +262,8 @@ pub fn wait(
         .map(|timeout| monotonic() + timeout);
     let mut kernel_has = false;
     let mut is_last = is_look;
+    // A loop that never sleeps in here must hear of the host's end too.
+    link.look();
     loop {
         let count = gather(link, epoll, cell, kernel_epfd, kernel_has, events)?;
         if count > 0 {

@@ -14,6 +14,7 @@ use super::cvt;
 use crate::channel::cell::kind;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
+use crate::fd::inflight::InFlight;
 use crate::fd::route::{self, Routed};
 use crate::fd::table;
 use crate::fd::{self, Socket, Target, options, twin};
@@ -162,6 +163,7 @@ fn finish(socket: Socket) -> Result<()> {
     if is_nonblocking(socket)? {
         return Err(Errno::INPROGRESS);
     }
+    let _held = InFlight::of(&socket);
     connecting::wait(socket.link, socket.object)
 }
 
@@ -192,7 +194,10 @@ fn connect_on(
         }
         Progress::Connected => Err(Errno::ISCONN),
         Progress::Going if is_nonblocking(socket)? => Err(Errno::ALREADY),
-        Progress::Going => connecting::wait(socket.link, socket.object),
+        Progress::Going => {
+            let _held = InFlight::of(&socket);
+            connecting::wait(socket.link, socket.object)
+        }
         Progress::Failed => {
             if connecting::tell(socket.link, socket.object)? {
                 return Err(state::take_error(cell).unwrap_or(Errno::CONNABORTED));
@@ -310,6 +315,12 @@ fn take(fd: c_int, socket: Socket, flags: c_int) -> Result<Taken> {
     let nonblocking = is_nonblocking(socket)?;
     let deadline = state::deadline(&cell.read.rcvtimeo_us);
     let twin = socket.merged.then_some(fd);
+    // Kept until the connection is taken: a close meanwhile leaves it to this call.
+    let _held = if nonblocking {
+        None
+    } else {
+        InFlight::of(&socket)
+    };
     loop {
         let ready = || state::bits(link, object) & (event::IN | event::HUP) != 0 || link.is_dead();
         if ready() {
@@ -333,6 +344,9 @@ fn take(fd: c_int, socket: Socket, flags: c_int) -> Result<Taken> {
             }
         }
         if nonblocking {
+            if state::host_just_died(link, object)? {
+                continue;
+            }
             return Err(Errno::AGAIN);
         }
         state::until(link, object, twin, deadline, &mut || ready())?;
@@ -446,8 +460,11 @@ pub(super) fn status_flags(socket: Socket) -> Result<u32> {
 /// F_SETFL.
 pub(super) fn set_status_flags(socket: Socket, flags: u32) -> Result<()> {
     let cell = state::cell(socket.link, socket.object)?;
-    cell.read
+    let kept = |old: u32| Some((old & !options::SETTABLE) | (flags & options::SETTABLE));
+    // The function always says Some, so this cannot fail.
+    let _ = cell
+        .read
         .status_flags
-        .store(flags & options::SETTABLE, Ordering::Relaxed);
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, kept);
     Ok(())
 }

@@ -199,8 +199,24 @@ def on_the_kernel(report, programs, wanted, folder):
     return sound
 
 
+def known():
+    """Cases that the shim does not pass yet, with the reason: visible as skipped, and wrong here once they pass."""
+    with open(os.path.join(SOURCES, "known.txt"), encoding="ascii") as file:
+        lines = [line.split(None, 1) for line in file if line.strip() and not line.startswith("#")]
+    return {name: reason.strip() for name, reason in lines}
+
+
+KNOWN = known()
+
+
 def judge(report, lab, name, expected, result, accepted_before):
     for case in expected:
+        reason = KNOWN.get(f"{name}::{case}")
+        if reason:
+            passed = case in result.cases and not result.cases[case]
+            report.line(*(("FAIL", f"{name}::{case}", "passes now: take it off known.txt") if passed else ("SKIP", f"{name}::{case}", reason)))
+            result.cases.pop(case, None)
+            continue
         if case not in result.cases:
             report.line("FAIL", f"{name}::{case}", f"not reached: {result.fault or 'the program stopped after cases that hang'}")
         elif result.cases[case]:
