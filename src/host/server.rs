@@ -322,6 +322,7 @@ impl Server {
                     self.refuse(place, &fault);
                     // It stays on the kernel and does not come back to us.
                     self.gone(place);
+                    self.life.lose_port();
                 }
             },
             (Kind::Waiter, Standing::Attached { owner, .. }) => {
