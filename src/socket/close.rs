@@ -67,6 +67,8 @@ pub fn linger(link: &Link, object: Object) -> Result<()> {
     let waits = linger & LINGER_ON != 0
         && seconds > 0
         && cell.host.kind.load(Ordering::Acquire) == kind::STREAM
+        // Bytes that nobody will read make the close a reset, which waits for nobody (tcp_close).
+        && readiness::readable_bytes(cell) == 0
         && hold::descriptors(link, object) <= 1
         && !hold::is_held_elsewhere(link, object);
     if !waits {
@@ -79,6 +81,7 @@ pub fn linger(link: &Link, object: Object) -> Result<()> {
     let deadline = monotonic() + Duration::from_secs(u64::from(seconds));
     let mut ended = || {
         cell.host.flags.load(Ordering::Acquire) & (flag::OVER | flag::TX_FINISHED) != 0
+            || readiness::readable_bytes(cell) > 0
             || link.is_dead()
     };
     match state::until(link, object, None, Some(deadline), &mut ended) {

@@ -69,6 +69,24 @@ WIRE_ONCE(in_progress_then_refused)
     FAILS(recv(other, &byte, 1, 0), ECONNREFUSED);
 }
 
+WIRE_ONCE(the_error_that_somebody_took_is_econnaborted)
+{
+    int fd = tcp(SOCK_NONBLOCK);
+    char byte;
+    FAILS(try_connect(fd, address, port), EINPROGRESS);
+    EQUAL(ready(fd, POLLOUT, 5000), POLLOUT | POLLERR | POLLHUP);
+    EQUAL(so_error(fd), ECONNREFUSED);
+    EQUAL(ready(fd, POLLOUT, 0), POLLOUT | POLLHUP);
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+    FAILS(try_connect(fd, address, port), ECONNABORTED);
+    EQUAL(ready(fd, POLLIN | POLLOUT | POLLRDHUP, 0), POLLOUT | POLLHUP);
+    FAILS(recv(fd, &byte, 1, 0), ENOTCONN);
+    FAILS(shutdown(fd, SHUT_RDWR), ENOTCONN);
+    FAILS(try_connect(fd, address, port), EINPROGRESS); /* and may try again */
+    EQUAL(ready(fd, POLLOUT, 5000), POLLOUT | POLLERR | POLLHUP);
+    FAILS(try_connect(fd, address, port), ECONNREFUSED);
+}
+
 WIRE_ONCE(connected_already)
 {
     PEER("listen", 4, port);
@@ -106,8 +124,13 @@ CASE(shutdown_of_a_connect_on_its_way)
     int fd = tcp(SOCK_NONBLOCK);
     FAILS(try_connect(fd, own, port), EINPROGRESS);
     OK(shutdown(fd, SHUT_RDWR));
-    EQUAL(ready(fd, POLLIN | POLLOUT, 1000) & POLLHUP, POLLHUP);
+    EQUAL(ready(fd, POLLIN | POLLOUT, 1000), POLLOUT | POLLHUP | POLLERR);
+    EQUAL(so_error(fd), ECONNRESET);
+    char byte;
+    FAILS(recv(fd, &byte, 1, 0), ENOTCONN);
+    FAILS(send(fd, &byte, 1, MSG_NOSIGNAL), EPIPE);
     FAILS(shutdown(fd, SHUT_RDWR), ENOTCONN);
+    FAILS(try_connect(fd, own, port), EINPROGRESS); /* it may try again */
 }
 
 CASE(close_of_a_connect_on_its_way)
