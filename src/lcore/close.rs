@@ -1,12 +1,10 @@
 //! How objects end, and how their indices become free.
 
-use super::bell::errno_number;
 use super::family::Work;
 use super::object::{Record, Role};
 use crate::channel::cell::{ObjectCell, flag, kind};
 use crate::channel::map::Control;
 use crate::channel::sync::Ordering;
-use crate::errno::Errno;
 use crate::id::{FlowId, ListenerId};
 use crate::stack::{Close, Facts, FlowState};
 
@@ -104,7 +102,7 @@ impl Work<'_> {
         self.shared.stack.close(self.now, flow, how);
     }
 
-    /// A shutdown gives an attempt to connect up (Linux tcp_disconnect in SYN-SENT).
+    /// A shutdown gives an attempt to connect up (Linux tcp_disconnect in SYN-SENT). The program has told itself the error.
     pub(super) fn disconnect(&mut self, object: u32, cell: &ObjectCell, flow: FlowId) {
         if let Some(record) = self.records.at_mut(object) {
             record.closed = true;
@@ -113,9 +111,6 @@ impl Work<'_> {
             record.flags |= flag::OVER | flag::TX_BROKEN;
             cell.host.flags.store(record.flags, Ordering::Release);
         }
-        cell.host
-            .error
-            .store(errno_number(Errno::CONNRESET), Ordering::Release);
         cell.host.kind.store(kind::FAILED, Ordering::Release);
         self.shared.stack.close(self.now, flow, Close::Abort);
         self.alert(object);

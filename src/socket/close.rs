@@ -45,6 +45,9 @@ pub fn shutdown(link: &Link, object: Object, how: How) -> Result<()> {
         // An attempt to connect is given up altogether (inet_shutdown: tcp_disconnect).
         kind::CONNECTING => {
             bits = shut::READ | shut::WRITE;
+            // At once, not when the host has come to it: the next call must see it.
+            let error = Errno::CONNRESET.raw_os_error().unsigned_abs();
+            cell.host.error.store(error, Ordering::Release);
             cell.wish.told.store(1, Ordering::Release);
         }
         _ => return Err(Errno::NOTCONN),
