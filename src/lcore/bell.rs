@@ -6,7 +6,7 @@ use super::family::Work;
 use super::object::{Record, Role, Token};
 use super::segments::PAGE;
 use crate::channel::accept_ring;
-use crate::channel::cell::{ObjectCell, kind, operation, option, shut};
+use crate::channel::cell::{ObjectCell, flag, kind, operation, option, shut};
 use crate::channel::sync::{AtomicU32, Ordering};
 use crate::errno::{Errno, Result};
 use crate::id::ListenerId;
@@ -149,6 +149,18 @@ impl<'a> Work<'a> {
             Role::Idle if object < layout.first_host_object() => {}
             // After a refused attempt nothing has passed, and the object may be used again.
             Role::Over if record.rx_tail == 0 && record.tx_head == 0 && !record.closing => {
+                cell.host.flags.store(0, Ordering::Release);
+            }
+            // The program has seen it fail, or has given it up by a shutdown that we have not seen yet.
+            Role::Flow(flow)
+                if (record.connecting || record.flags & flag::OVER != 0)
+                    && record.rx_tail == 0
+                    && record.tx_head == 0 =>
+            {
+                let shared = &mut self.shared;
+                shared
+                    .stack
+                    .forget(self.now, flow, shared.memory, shared.tx);
                 cell.host.flags.store(0, Ordering::Release);
             }
             Role::Flow(_) => return Err(Errno::ALREADY),

@@ -203,8 +203,8 @@ fn connect_on(
                 return Err(state::take_error(cell).unwrap_or(Errno::CONNABORTED));
             }
             let remote = remote.ok_or(Errno::INVAL)?;
-            let object = route::connect_again(fd, socket, remote)?;
-            finish(Socket { object, ..socket })
+            route::connect_again(fd, socket, remote)?;
+            finish(socket)
         }
     }
 }

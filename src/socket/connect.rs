@@ -4,7 +4,7 @@ use core::net::SocketAddrV4;
 
 use super::options::Options;
 use super::state;
-use super::wish::{Wish, ask_first, claim};
+use super::wish::{self, Wish, ask_first, claim};
 use crate::attach::{Link, Object};
 use crate::channel::cell::kind;
 use crate::channel::sync::Ordering;
@@ -23,6 +23,30 @@ pub fn start(
 ) -> Result<Object> {
     let object = claim(link, options)?;
     ask_first(link, object, Wish::Connect { local, remote })
+}
+
+/// Begins again after a failed attempt: the same object, so that copies of its number and its registrations in epolls stay.
+///
+/// # Errors
+/// As [`start`]; EINVAL when it was connected once, EBADF.
+pub fn start_again(
+    link: &Link,
+    object: Object,
+    local: Option<SocketAddrV4>,
+    remote: SocketAddrV4,
+) -> Result<()> {
+    let cell = state::cell(link, object)?;
+    cell.write.shut.store(0, Ordering::SeqCst);
+    cell.wish.told.store(0, Ordering::Release);
+    // Of the attempt before: nobody asks for it any more (tcp_connect_init).
+    let _ = state::take_error(cell);
+    let asked = wish::ask(link, object, Wish::Connect { local, remote });
+    if asked.is_err() {
+        cell.wish.told.store(1, Ordering::Release);
+        // connect() tells it itself.
+        let _ = state::take_error(cell);
+    }
+    asked
 }
 
 /// How far a connection attempt is.

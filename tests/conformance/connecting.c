@@ -87,6 +87,36 @@ WIRE_ONCE(the_error_that_somebody_took_is_econnaborted)
     FAILS(try_connect(fd, address, port), ECONNREFUSED);
 }
 
+/* The number, its copies and its place in an epoll survive a failed attempt. */
+WIRE_ONCE(a_second_attempt_is_the_same_socket)
+{
+    int fd = tcp(SOCK_NONBLOCK), copy = OK(dup(fd)), set = OK(epoll_create1(0));
+    struct epoll_event wanted = {.events = EPOLLIN | EPOLLOUT, .data.u32 = 7}, event;
+    OK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &wanted));
+    for (int n = 0; n < 3; n++) {
+        FAILS(try_connect(fd, address, port), EINPROGRESS);
+        EQUAL(epoll_wait(set, &event, 1, 5000), 1);
+        CHECK(event.events & EPOLLERR && event.data.u32 == 7);
+        FAILS(try_connect(copy, address, port), ECONNREFUSED);
+    }
+    PEER("listen", 4, port);
+    FAILS(try_connect(copy, address, port), EINPROGRESS);
+    EQUAL(ready(fd, POLLOUT, 5000), POLLOUT);
+    EQUAL(epoll_wait(set, &event, 1, 5000), 1);
+    CHECK(event.events == EPOLLOUT && event.data.u32 == 7);
+    OK(try_connect(fd, address, port));
+    FAILS(try_connect(copy, address, port), EISCONN);
+    atomic_fetch_add(&shared->connections, 1);
+    long slot = PEER("accept", 0, 0);
+    put(copy, 0, 5);
+    PEER("recv", slot, 5);
+    PEER("send", slot, 9);
+    EQUAL(ready(copy, POLLIN, 5000), POLLIN);
+    EQUAL(epoll_wait(set, &event, 1, 5000), 1);
+    CHECK(event.events & EPOLLIN);
+    get(fd, 0, 9);
+}
+
 WIRE_ONCE(connected_already)
 {
     PEER("listen", 4, port);
