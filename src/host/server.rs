@@ -17,7 +17,7 @@ use crate::channel::ABI;
 use crate::channel::cell::process;
 use crate::channel::message::{Kind, Message, MessageError};
 use crate::channel::sync::Ordering;
-use crate::config::{Config, OnError};
+use crate::config::{Config, Faults, OnError};
 use crate::errno::{Errno, Result};
 use crate::ffi::end_signals::EndSignals;
 use crate::lcore::{self, LcoreStatus, Mail, Mailbox};
@@ -54,6 +54,25 @@ pub enum End {
 pub(super) struct Fault {
     pub(super) text: String,
     pub(super) errno: Errno,
+    /// What the config of the fault says, when it is not the one that we run.
+    on_error: Option<OnError>,
+}
+
+impl Fault {
+    pub(super) const fn new(text: String, errno: Errno) -> Self {
+        Self {
+            text,
+            errno,
+            on_error: None,
+        }
+    }
+
+    pub(super) fn of_config(faults: &Faults) -> Self {
+        Self {
+            on_error: Some(faults.on_error),
+            ..Self::new(faults.one_line(), Errno::INVAL)
+        }
+    }
 }
 
 /// The control side of a host.
@@ -275,13 +294,7 @@ impl Server {
                          {ABI}; restart the program, or install both from one build",
                         own_path()
                     );
-                    self.refuse(
-                        place,
-                        &Fault {
-                            text,
-                            errno: Errno::PROTO,
-                        },
-                    );
+                    self.refuse(place, &Fault::new(text, Errno::PROTO));
                 }
                 return self.gone(place);
             }
@@ -353,10 +366,8 @@ impl Server {
             return Ok(());
         }
         let Some(config) = &self.config else {
-            return Err(Fault {
-                text: "the host has no config".to_owned(),
-                errno: Errno::INVAL,
-            });
+            let text = "the host has no config".to_owned();
+            return Err(Fault::new(text, Errno::INVAL));
         };
         let mut program: Vec<u32> = self
             .clients
@@ -366,11 +377,8 @@ impl Server {
             .collect();
         program.sort_unstable();
         program.dedup();
-        let running =
-            launch::start(config, &program, &self.mailbox, &self.status).map_err(|text| Fault {
-                text,
-                errno: Errno::NODEV,
-            })?;
+        let running = launch::start(config, &program, &self.mailbox, &self.status)
+            .map_err(|text| Fault::new(text, Errno::NODEV))?;
         self.running = Some(running);
         for family in self.families.iter_mut().flatten() {
             family.introduce(&self.mailbox);
@@ -491,10 +499,8 @@ impl Server {
     }
 
     fn refuse(&mut self, place: usize, fault: &Fault) {
-        let fails = self
-            .config
-            .as_ref()
-            .is_some_and(|config| config.on_error == OnError::Fail);
+        let ours = || self.config.as_ref().map(|config| config.on_error);
+        let fails = fault.on_error.or_else(ours) == Some(OnError::Fail);
         let end = if fails {
             "refused, as common.on_error says"
         } else {

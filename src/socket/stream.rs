@@ -108,6 +108,10 @@ pub fn recv(
                 return Err(error);
             }
             if end.over {
+                let what = cell.host.kind.load(Ordering::Acquire);
+                if readiness::is_disconnected(cell, what) {
+                    return Err(Errno::NOTCONN);
+                }
                 return Ok(0);
             }
             if nonblocking {
