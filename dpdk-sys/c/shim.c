@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "shim.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <linux/if_packet.h>
 #include <net/if.h>
@@ -55,6 +56,7 @@ struct knet_queue {
 	int epoll;  /* holds the receive interrupt; -1 = none */
 	int socket; /* the driver's own packet socket; -1 = none */
 	bool interrupt; /* the port has receive interrupts: look again when epoll is -1 */
+	bool received; /* frames have come since it was armed */
 	uint32_t looks;
 	struct rte_mempool *pool;
 	struct rte_mempool *large; /* for frames that do not fit into `pool`; may be NULL */
@@ -168,6 +170,8 @@ uint32_t knet_rx_burst(struct knet_queue *q, struct knet_slot *slots, uint32_t m
 	if (max > KNET_BURST_MAX)
 		max = KNET_BURST_MAX;
 	count = rte_eth_rx_burst(q->port, q->queue, burst, (uint16_t)max);
+	if (count > 0)
+		q->received = true;
 	for (i = 0; i < count; i++)
 		rte_prefetch0(rte_pktmbuf_mtod(burst[i], const void *));
 	for (i = 0; i < count; i++) {
@@ -415,12 +419,17 @@ int knet_arm(struct knet_queue *q, uint32_t on)
 	int rc = 0;
 
 	if (q->socket >= 0) {
-		/* An interface that went down left its error here; it would end every later sleep at once. */
+		/*
+		 * An interface that went down left its error here; it would end every later sleep at once.
+		 * A queue that has received since the last sleep has none.
+		 */
 		int error = 0;
 		socklen_t bytes = sizeof(error);
 
-		if (on)
+		if (on && !q->received)
 			(void)getsockopt(q->socket, SOL_SOCKET, SO_ERROR, &error, &bytes);
+		if (on)
+			q->received = false;
 		return 0;
 	}
 	if (q->epoll < 0)
@@ -439,14 +448,14 @@ int knet_arm(struct knet_queue *q, uint32_t on)
 /* The open AF_PACKET sockets that are bound to an interface, and the AF_XDP ones, by number. */
 uint32_t knet_packet_sockets(int *out, uint32_t max)
 {
-	long limit = sysconf(_SC_OPEN_MAX);
+	DIR *folder = opendir("/proc/self/fd");
+	const struct dirent *entry;
 	uint32_t found = 0;
-	int fd;
 
-	/* The lowest free number is given out, so those of a young process lie low. */
-	if (limit < 0 || limit > 65536)
-		limit = 65536;
-	for (fd = 0; fd < limit && found < max; fd++) {
+	if (folder == NULL)
+		return 0;
+	while (found < max && (entry = readdir(folder)) != NULL) {
+		const int fd = atoi(entry->d_name);
 		int domain = 0;
 		socklen_t bytes = sizeof(domain);
 
@@ -463,6 +472,7 @@ uint32_t knet_packet_sockets(int *out, uint32_t max)
 		}
 		out[found++] = fd;
 	}
+	closedir(folder);
 	return found;
 }
 

@@ -74,6 +74,8 @@ impl Flags {
     pub(crate) const ACK_OWED: Self = Self(32);
     /// Made by connect.
     pub(crate) const ACTIVE: Self = Self(64);
+    /// The program answers soon after it has received (Linux' ping-pong mode): its answer carries the acknowledgement.
+    pub(crate) const INTERACTIVE: Self = Self(128);
 
     /// Whether `flag` is set.
     pub(crate) fn has(self, flag: Self) -> bool {

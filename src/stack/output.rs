@@ -3,6 +3,7 @@
 use super::api::{FlowMemory, FlowState};
 use super::flow::Due;
 use super::flow_table::{Cold, Flags, Hot, Phase};
+use super::input::ACK_DELAY;
 use super::neighbor::Resolution;
 use super::stack::{Io, Stack};
 use super::tracker::distance;
@@ -204,6 +205,7 @@ impl Stack {
                 return (sent, Progress::Idle);
             }
             let class = cold.mtu_class;
+            let before = hot.track.snd_nxt;
             let Some(interface) = self.interfaces.of(class) else {
                 return (sent, Progress::Idle);
             };
@@ -221,13 +223,29 @@ impl Stack {
             }
             match self.feed(io, index, None, None) {
                 Ok(0) => quiet += 1,
-                Ok(count) => sent += count,
+                Ok(count) => {
+                    sent += count;
+                    self.note_manner(io.now, index, before);
+                }
                 Err(_) => {
                     self.drop_broken(io, index);
                     return (sent, Progress::Idle);
                 }
             }
             self.after_egress(io, index);
+        }
+    }
+
+    /// Learns from a segment that left whether the program answers what it receives (Linux `tcp_event_data_sent`). A
+    /// mere acknowledgement says that it did not.
+    fn note_manner(&mut self, now: Instant, index: u32, before: u32) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        if hot.track.snd_nxt == before {
+            hot.flags.clear(Flags::INTERACTIVE);
+        } else if cold.watchdog.since_heard(now) <= ACK_DELAY {
+            hot.flags.set(Flags::INTERACTIVE);
         }
     }
 
