@@ -291,6 +291,9 @@ impl Stack {
             // The peer is alive and lets us wait.
             cold.watchdog.progressed();
         }
+        if rx_total != cold.rx_total {
+            hot.flags.set(Flags::UNANSWERED);
+        }
         cold.rx_total = rx_total;
         cold.state = facts.state;
         match facts.state {

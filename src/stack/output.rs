@@ -236,17 +236,20 @@ impl Stack {
         }
     }
 
-    /// Learns from a segment that left whether the program answers what it receives (Linux `tcp_event_data_sent`). A
-    /// mere acknowledgement says that it did not.
+    /// Learns from what left whether the program answers what it receives (Linux `tcp_event_data_sent`). A mere
+    /// acknowledgement says that it did not.
     fn note_manner(&mut self, now: Instant, index: u32, before: u32) {
         let Some((hot, cold)) = self.table.parts(index) else {
             return;
         };
         if hot.track.snd_nxt == before {
             hot.flags.clear(Flags::INTERACTIVE);
-        } else if cold.watchdog.since_heard(now) <= ACK_DELAY {
+            return;
+        }
+        if hot.flags.has(Flags::UNANSWERED) && cold.watchdog.since_heard(now) <= ACK_DELAY {
             hot.flags.set(Flags::INTERACTIVE);
         }
+        hot.flags.clear(Flags::UNANSWERED);
     }
 
     fn has_room(&mut self, io: &mut Io<'_>, index: u32) -> bool {
