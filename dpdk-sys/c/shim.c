@@ -28,6 +28,7 @@
 #include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_mbuf.h>
+#include <rte_mbuf_pool_ops.h>
 #include <rte_prefetch.h>
 #include <rte_tcp.h>
 #include <rte_version.h>
@@ -474,6 +475,37 @@ uint32_t knet_packet_sockets(int *out, uint32_t max)
 	}
 	closedir(folder);
 	return found;
+}
+
+/* ---- buffers ---- */
+
+/*
+ * As rte_pktmbuf_pool_create, for a driver that copies every frame: no buffer has to be contiguous for a
+ * card, so that without hugepages not each one takes a page of its own.
+ */
+struct rte_mempool *knet_copied_pool(const char *name, uint32_t count, uint32_t cache, uint16_t room,
+				     int socket)
+{
+	struct rte_pktmbuf_pool_private facts = {.mbuf_data_room_size = room};
+	struct rte_mempool *pool =
+		rte_mempool_create_empty(name, count, sizeof(struct rte_mbuf) + room, cache,
+					 sizeof(facts), socket, RTE_MEMPOOL_F_NO_IOVA_CONTIG);
+	int rc;
+
+	if (pool == NULL)
+		return NULL;
+	rc = rte_mempool_set_ops_byname(pool, rte_mbuf_best_mempool_ops(), NULL);
+	if (rc == 0) {
+		rte_pktmbuf_pool_init(pool, &facts);
+		rc = rte_mempool_populate_default(pool);
+	}
+	if (rc < 0) {
+		rte_mempool_free(pool);
+		rte_errno = -rc;
+		return NULL;
+	}
+	rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
+	return pool;
 }
 
 /* ---- odds and ends ---- */
