@@ -150,7 +150,8 @@ impl Stack {
                 hot.flags.set(Flags::ACK_OWED);
             }
             if view.state != FlowState::SynSent {
-                hot.engine.set_ack_delay(ack_delay(hot.flags, &frame, cold.meter.mss));
+                hot.engine
+                    .set_ack_delay(ack_delay(hot.flags, &frame, cold.meter.mss));
             }
             // Whoever only guesses must not lead our answers elsewhere.
             if plausible {

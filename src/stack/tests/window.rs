@@ -231,7 +231,9 @@ fn an_answer_carries_the_acknowledgement_once_the_program_has_shown_that_it_answ
     let (flow, iss) = script.open(PEER_PORT);
     let (mut seq, mut ack) = (NEXT, iss + 1);
     let answer = |script: &mut Script, seq: u32, ack: u32| {
-        script.host.read(script.now, flow, u64::from(seq - NEXT) - 4);
+        script
+            .host
+            .read(script.now, flow, u64::from(seq - NEXT) - 4);
         assert_eq!(script.host.stack.send(script.now, flow, b"pong"), 4);
         let heard = script.burst(&[]);
         assert_eq!(heard.len(), 1);
@@ -271,7 +273,10 @@ fn an_acknowledgement_waits_40_ms_for_an_answer_and_not_again() {
     assert_eq!(late.len(), 1);
     assert_eq!(late[0].1.tcp.ack, NEXT + 8);
     let waited = late[0].0.since(begin);
-    assert!(waited >= Duration::from_millis(40) && waited < Duration::from_millis(50), "{waited:?}");
+    assert!(
+        waited >= Duration::from_millis(40) && waited < Duration::from_millis(50),
+        "{waited:?}"
+    );
     // It did not answer: the next one is acknowledged at once.
     let next = script.ask(&Segment::new(ACK | PSH, NEXT + 8, iss + 5).carrying(b"note"));
     assert_eq!(next.tcp.ack, NEXT + 12);
