@@ -215,7 +215,8 @@ fn lcore_must_be_woken(control: &Control) -> bool {
     lcore.sleeping.load(Ordering::SeqCst) == 1 && lcore.sleeping.swap(0, Ordering::SeqCst) == 1
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::channel::layout::Layout;
@@ -297,5 +298,6 @@ mod tests {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(test)]
+#[cfg(loom)]
 mod loom_wakeups;

@@ -1,6 +1,13 @@
 //! Unmodified C programs over the stack: the preload, a private host that it starts, and the `unix` device. No privilege
 //! is needed. The address is on no interface, so the kernel cannot have served it.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "what a test needs must be there"
+)]
+
 #[path = "support/frame.rs"]
 mod frame;
 
@@ -120,7 +127,9 @@ tests! {
         a_listener_outlives_the_parent_that_made_it "orphan"
         a_wait_begun_before_attaching_is_woken "early"
         a_cancelled_thread_leaves_everything_working "cancelled"
-        a_handler_writes_to_the_socket_that_main_writes_to "nested";
+        a_handler_writes_to_the_socket_that_main_writes_to "nested"
+        a_raw_clone_holds_nothing "raw"
+        a_socket_cannot_be_handed_over "handed_over";
 }
 
 #[test]

@@ -117,6 +117,7 @@ exports! { open:
     fn memfd_create(name: *const c_char, flags: c_uint) -> c_int;
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE;
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE;
+    fn fclose(stream: *mut FILE) -> c_int;
 }
 
 exports! { process:

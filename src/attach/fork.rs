@@ -58,13 +58,14 @@ pub fn parent() {
 /// Behind fork, in the child.
 pub fn child() {
     let socket = CHILD_SOCKET.swap(-1, Ordering::Relaxed);
-    if let Some(link) = link() {
+    if let Some(link) = link::inherited() {
         if socket >= 0 {
             settle(link, CHILD_CELL.load(Ordering::Relaxed), socket);
         } else {
-            link.mark_dead();
+            link.disown();
         }
     }
+    link::claim_dead();
     unlock();
 }
 

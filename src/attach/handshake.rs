@@ -95,6 +95,9 @@ pub(super) fn hello(socket: i32, config: &ConfigFile) -> Answer<Parts> {
     match reply.message() {
         Ok(answer) if answer.kind == Kind::Welcome => match welcome(socket, &answer, &reply) {
             Ok(parts) => Answer::Done(parts),
+            Err(Errno::NOMEM) => Answer::Fault(Fault::new(format_args!(
+                "the host's memory does not fit into this process's address space (ulimit -v); kernel sockets are used"
+            ))),
             Err(error) => Answer::Lost(error),
         },
         Ok(answer) => refused(&answer),

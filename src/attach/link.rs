@@ -1,6 +1,6 @@
 //! The program's end of the channel: both mappings, the control socket, the lcore's eventfd.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 use crate::channel::cell::host_state;
@@ -12,7 +12,7 @@ use crate::ffi::descriptor;
 use crate::readiness;
 
 /// Hosts that a process can have been attached to, one after the other.
-pub const LINKS: usize = 8;
+pub const LINKS: usize = 32;
 /// Link numbers are below this: tests make many links in one process.
 pub const NUMBERS: usize = LINKS + if cfg!(test) { 120 } else { 0 };
 
@@ -30,10 +30,14 @@ pub struct Link {
     pub receive: Receive,
     process: AtomicU32,
     control_socket: AtomicI32,
-    host_eventfd: i32,
+    host_eventfd: AtomicI32,
     dead: AtomicBool,
+    /// When [`Link::look`] asked last, in nanoseconds of the coarse clock.
+    looked: AtomicU64,
     number: u32,
     family: u64,
+    /// The process that may use it: a child made without fork handlers must not touch its parent's cell.
+    pid: AtomicU32,
 }
 
 /// What a link is made of.
@@ -60,10 +64,28 @@ pub fn link() -> Option<&'static Link> {
     numbered(PRESENT.load(Ordering::Acquire).checked_sub(1)?)
 }
 
-/// The link with this number, which may be to a dead host.
+/// The link that a forked child has inherited.
+pub(super) fn inherited() -> Option<&'static Link> {
+    TABLE
+        .get(PRESENT.load(Ordering::Acquire).checked_sub(1)? as usize)?
+        .get()
+}
+
+/// In a forked child: the links to hosts that died before are its own too.
+pub(super) fn claim_dead() {
+    for link in TABLE.iter().filter_map(OnceLock::get) {
+        if link.is_dead() {
+            link.claim();
+        }
+    }
+}
+
+/// The link with this number, which may be to a dead host. None in a child that was made by a raw clone: it holds nothing
+/// (design D8).
 #[must_use]
 pub fn numbered(number: u32) -> Option<&'static Link> {
-    TABLE.get(number as usize)?.get()
+    let link = TABLE.get(number as usize)?.get()?;
+    (link.pid.load(Ordering::Relaxed) == crate::thread::process()).then_some(link)
 }
 
 /// Makes `parts` the present link. Called under the attach lock.
@@ -78,14 +100,27 @@ pub fn install(parts: Parts) -> Result<&'static Link> {
         receive: parts.receive,
         process: AtomicU32::new(parts.process),
         control_socket: AtomicI32::new(parts.control_socket),
-        host_eventfd: parts.host_eventfd,
+        host_eventfd: AtomicI32::new(parts.host_eventfd),
         dead: AtomicBool::new(false),
+        looked: AtomicU64::new(0),
         number,
         family: parts.family,
+        pid: AtomicU32::new(crate::thread::process()),
     });
     PRESENT.store(number + 1, Ordering::Release);
+    if let Some(old) = number.checked_sub(2).and_then(numbered) {
+        old.forget_descriptors();
+    }
     Ok(link)
 }
+
+/// Whether this process can have no further host.
+pub(super) fn all_taken() -> bool {
+    PRESENT.load(Ordering::Acquire) as usize >= LINKS
+}
+
+/// [`Link::look`] asks the kernel at most once in this time.
+const LOOK_NANOS: u64 = 20_000_000;
 
 impl Link {
     /// A link of a test, with a number of its own.
@@ -98,10 +133,12 @@ impl Link {
             receive: parts.receive,
             process: AtomicU32::new(parts.process),
             control_socket: AtomicI32::new(parts.control_socket),
-            host_eventfd: parts.host_eventfd,
+            host_eventfd: AtomicI32::new(parts.host_eventfd),
             dead: AtomicBool::new(false),
+            looked: AtomicU64::new(0),
             number: after + NEXT.fetch_add(1, Ordering::Relaxed),
             family: parts.family,
+            pid: AtomicU32::new(crate::thread::process()),
         }
     }
 
@@ -129,17 +166,65 @@ impl Link {
         self.control_socket.load(Ordering::Relaxed)
     }
 
+    /// Makes this process the one that may use the link.
+    fn claim(&self) {
+        self.pid.store(crate::thread::process(), Ordering::Relaxed);
+    }
+
+    /// In a forked child that got no share: its sockets are reset.
+    pub fn disown(&self) {
+        self.claim();
+        self.mark_dead();
+    }
+
     /// Gives a forked child its own cell and socket; returns the parent's socket, which the child must close.
     pub fn adopt(&self, process: u32, control_socket: i32) -> i32 {
         self.process.store(process, Ordering::Relaxed);
+        self.claim();
         self.control_socket.swap(control_socket, Ordering::Relaxed)
+    }
+
+    /// Closes the descriptors of a link whose host died, and whose successor's died too. Not earlier: a thread that was
+    /// about to sleep on them when its host died must still find them.
+    fn forget_descriptors(&self) {
+        for place in [&self.control_socket, &self.host_eventfd] {
+            let fd = place.swap(-1, Ordering::Relaxed);
+            if fd >= 0 {
+                descriptor::close(fd);
+            }
+        }
+    }
+
+    /// Finds out whether the host is gone, for a caller that does not sleep. Asks the kernel now and then only.
+    pub fn look(&self) {
+        let clock = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+        let seconds = u64::try_from(clock.tv_sec).unwrap_or(0);
+        let nanos = u64::try_from(clock.tv_nsec).unwrap_or(0);
+        let now = seconds.saturating_mul(1_000_000_000).saturating_add(nanos);
+        if now.wrapping_sub(self.looked.load(Ordering::Relaxed)) < LOOK_NANOS || self.is_dead() {
+            return;
+        }
+        self.looked.store(now, Ordering::Relaxed);
+        let Ok(socket) = descriptor::lend(self.control_socket()) else {
+            return;
+        };
+        let none = rustix::event::PollFlags::empty();
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(socket, none)];
+        let now = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // A poll that fails says nothing; the next look asks again.
+        if rustix::event::poll(&mut fds, Some(&now)) == Ok(1) {
+            self.mark_dead();
+        }
     }
 
     /// Wakes the lcore.
     pub fn wake_host(&self) {
         // An eventfd that cannot be written is full (the host will wake) or closed behind our back: the lcore then
         // finds the bell at its next turn.
-        if let Ok(fd) = descriptor::lend(self.host_eventfd) {
+        if let Ok(fd) = descriptor::lend(self.host_eventfd.load(Ordering::Relaxed)) {
             let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
         }
     }

@@ -54,6 +54,9 @@ mod stage {
     pub(super) const REFUSED: u32 = 3;
 }
 
+/// Number of the lost link + 1 whose replacement's fault was told; 0 = none.
+static TOLD: AtomicU32 = AtomicU32::new(0);
+
 /// A lost host is looked for at most once in this time.
 const RETRY_S: u64 = 1;
 /// How long a program waits for another one that is starting the same host.
@@ -84,22 +87,40 @@ pub fn ensure() -> Standing {
     if let Some(standing) = known() {
         return standing;
     }
-    let Some(_inside) = ATTACH.enter() else {
-        return Standing::Kernel;
-    };
-    if let Some(standing) = known() {
-        return standing;
+    loop {
+        let standing = {
+            let Some(_inside) = ATTACH.enter() else {
+                return Standing::Kernel;
+            };
+            known().map_or_else(try_now, Some)
+        };
+        // None: `on_host_lost: "wait"`. Nothing is held meanwhile.
+        if let Some(standing) = standing {
+            return standing;
+        }
+        pause();
     }
-    let again = link().is_some();
+}
+
+/// Attaches, the first time or to the host that takes a lost one's place. None = it is to be waited for.
+fn try_now() -> Option<Standing> {
+    let lost = link();
+    let waits = lost.is_some_and(|lost| {
+        let policy = &lost.control.header().policy;
+        policy.has(policy_flag::ON_HOST_LOST_WAIT)
+    });
+    let otherwise = || (!waits).then_some(Standing::Kernel);
     let now = monotonic();
-    if again && now < Instant::from_nanos(NEXT_TRY.load(Ordering::Relaxed)) {
-        return Standing::Kernel;
+    if lost.is_some() && now < Instant::from_nanos(NEXT_TRY.load(Ordering::Relaxed)) {
+        return otherwise();
     }
     let next = now + Duration::from_secs(RETRY_S);
     NEXT_TRY.store(next.nanos(), Ordering::Relaxed);
     match attach() {
         Ok(link) => {
             STAGE.store(stage::ATTACHED, Ordering::Release);
+            // Only a host that cannot be had is waited for.
+            NEXT_TRY.store(0, Ordering::Relaxed);
             if link
                 .control
                 .header()
@@ -107,15 +128,23 @@ pub fn ensure() -> Standing {
                 .has(policy_flag::PROGRAM_EXCLUDED)
             {
                 STAGE.store(stage::KERNEL, Ordering::Release);
-                return Standing::Kernel;
+                return Some(Standing::Kernel);
             }
-            Standing::Attached(link)
+            Some(Standing::Attached(link))
         }
-        Err(fault) if again => {
-            crate::debug!("host lost and not back refuse={}", fault.refuse);
-            Standing::Kernel
+        Err(fault) if lost.is_some() => {
+            tell_lost(&fault);
+            otherwise()
         }
-        Err(fault) => settle(&fault),
+        Err(fault) => Some(settle(&fault)),
+    }
+}
+
+/// Tells, once for each host, why no other one takes its place.
+fn tell_lost(fault: &Fault) {
+    let number = link().map_or(0, |link| link.number() + 1);
+    if TOLD.swap(number, Ordering::Relaxed) != number {
+        fault.tell();
     }
 }
 
@@ -125,7 +154,10 @@ fn known() -> Option<Standing> {
         stage::KERNEL => Some(Standing::Kernel),
         stage::REFUSED => Some(Standing::Refused),
         stage::ATTACHED => link()
-            .filter(|link| !link.is_dead())
+            .filter(|link| {
+                link.look();
+                !link.is_dead()
+            })
             .map(Standing::Attached),
         _ => None,
     }
@@ -167,14 +199,28 @@ pub fn open_device(link: &'static Link) -> Standing {
         Answer::Lost(error) => handshake::lost(error),
     };
     link.mark_dead();
-    settle(&fault)
+    if link.number() == 0 {
+        return settle(&fault);
+    }
+    // There was a host, and there will be one again.
+    tell_lost(&fault);
+    let next = monotonic() + Duration::from_secs(RETRY_S);
+    NEXT_TRY.store(next.nanos(), Ordering::Relaxed);
+    Standing::Kernel
 }
 
 /// Finds or starts the host and shakes hands.
 fn attach() -> core::result::Result<&'static Link, Fault> {
     crate::thread::remember_process();
     let config = config_file::open()?;
-    let attached = attach_with(&config);
+    let attached = if link::all_taken() {
+        Err(Fault::new(format_args!(
+            "this process has lost {} hosts; kernel sockets are used until it is restarted",
+            link::LINKS
+        )))
+    } else {
+        attach_with(&config)
+    };
     if let Some(fd) = config.fd {
         descriptor::close(fd);
     }

@@ -50,7 +50,7 @@ pub mod operation {
     pub const CONNECT: u32 = 2;
 }
 
-/// Bits of [`WishLine::shut`].
+/// Bits of [`WriteLine::shut`].
 pub mod shut {
     /// `shutdown(SHUT_RD)`.
     pub const READ: u32 = 1;

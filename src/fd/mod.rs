@@ -5,6 +5,7 @@
 //! it does not stand for: whoever takes an entry out of the table releases it, exactly once.
 
 pub mod epoll;
+pub mod inflight;
 pub mod options;
 pub mod registry;
 pub mod route;
@@ -160,6 +161,15 @@ pub fn drop_stale(fd: i32) {
     }
 }
 
+/// Takes the entry of a number that is about to be closed; the caller releases it.
+#[must_use]
+pub fn take(fd: i32) -> Entry {
+    if table::entry(fd) == Entry::Kernel || is_foreign() {
+        return Entry::Kernel;
+    }
+    table::exchange(fd, Entry::Kernel)
+}
+
 /// `copy` became a duplicate of `fd`.
 pub fn duplicate(fd: i32, copy: i32) {
     if fd == copy {
@@ -196,6 +206,7 @@ pub fn adopt_after_fork() {
     }
     registry::adopt_after_fork();
     epoll::forget_parents_bell();
+    inflight::forget_parents();
     if let Some(link) = attach::link() {
         hold_all(link);
     }

@@ -56,10 +56,13 @@ const TAG_MASK: u64 = 7;
 const MERGED: u64 = 1 << 3;
 const ACCEPTED: u64 = 1 << 4;
 const LINK_SHIFT: u32 = 5;
-const LINK_MASK: u64 = 7;
-const INDEX_SHIFT: u32 = 8;
-const INDEX_MASK: u64 = (1 << 24) - 1;
+const LINK_MASK: u64 = (1 << 5) - 1;
+const INDEX_SHIFT: u32 = 10;
+const INDEX_MASK: u64 = (1 << 22) - 1;
 const GENERATION_SHIFT: u32 = 32;
+
+const _: () = assert!(crate::attach::link::LINKS as u64 - 1 == LINK_MASK);
+const _: () = assert!((crate::channel::layout::OBJECTS_MAX as u64) <= INDEX_MASK);
 
 fn part(word: u64, shift: u32, mask: u64) -> u32 {
     u32::try_from(word >> shift & mask).unwrap_or(u32::MAX)

@@ -198,6 +198,7 @@ originals! {
     fn memfd_create(name: *const c_char, flags: c_uint) -> c_int = libc::SYS_memfd_create;
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE = NONE;
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE = NONE;
+    fn fclose(stream: *mut FILE) -> c_int = NONE;
     fn chroot(path: *const c_char) -> c_int = libc::SYS_chroot;
     fn setuid(user: uid_t) -> c_int = NONE;
     fn setgid(group: gid_t) -> c_int = NONE;

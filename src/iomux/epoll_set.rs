@@ -262,6 +262,8 @@ pub fn wait(
         .map(|timeout| monotonic() + timeout);
     let mut kernel = KernelHalf::Unknown;
     let mut is_last = is_look;
+    // A loop that never sleeps in here must hear of the host's end too.
+    link.look();
     loop {
         // With nothing of ours the sleep asks the kernel, in the call that it makes anyway.
         if is_look || kernel != KernelHalf::Unknown || may_have_ours(link, epoll, cell) {

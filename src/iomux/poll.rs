@@ -97,6 +97,7 @@ pub fn poll(
         fd.events = entry.events;
     }
     let mut wake = None;
+    link.look();
     loop {
         let is_ready = entries.iter().any(|entry| entry.found(link) != 0);
         if is_look || is_ready || wake.is_some() {

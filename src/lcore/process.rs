@@ -94,16 +94,11 @@ fn repair(control: &Control) {
     }
 }
 
-/// Frees the cell of a process that ended before an lcore served its family.
+/// Frees the cell of a process that ended before an lcore served its family. Indices that it had claimed stay claimed: a
+/// sibling may hold them as well, and there is no object behind them.
 pub fn release_process(segments: &Segments, cell: u32) {
     let mut released = Vec::new();
     free_cell(&segments.control, cell, &mut released);
-    // No lcore, no object of the stack: only indices that the program had claimed.
-    if let Some(taken) = segments.control.taken() {
-        for object in released {
-            taken.clear(object);
-        }
-    }
 }
 
 /// Frees a process cell, gives its epolls back and appends what it held to `released`.

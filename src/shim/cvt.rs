@@ -441,15 +441,11 @@ mod tests {
             assert_eq!(unsafe { with_slices(&raw const bad, 1, total) }, Err(error));
         }
         // SAFETY: refused by its count.
-        assert_eq!(
-            unsafe { with_slices(list.as_ptr(), 1_025, total) },
-            Err(Errno::INVAL)
-        );
+        let many = unsafe { with_slices(list.as_ptr(), 1_025, total) };
+        assert_eq!(many, Err(Errno::INVAL));
         // SAFETY: refused by its null list.
-        assert_eq!(
-            unsafe { with_slices(ptr::null(), 1, total) },
-            Err(Errno::FAULT)
-        );
+        let none = unsafe { with_slices(ptr::null(), 1, total) };
+        assert_eq!(none, Err(Errno::FAULT));
         // SAFETY: no parts.
         assert_eq!(unsafe { with_slices(ptr::null(), 0, total) }, Ok(0));
     }
@@ -469,10 +465,8 @@ mod tests {
             tv_usec: 1_500_000,
         };
         // SAFETY: a local.
-        assert_eq!(
-            unsafe { span_micros(&raw const late) },
-            Ok(Some(Duration::from_millis(1_500)))
-        );
+        let late = unsafe { span_micros(&raw const late) };
+        assert_eq!(late, Ok(Some(Duration::from_millis(1_500))));
         assert_eq!(millis(-1), None);
     }
 }

@@ -1,7 +1,7 @@
 //! getsockopt and setsockopt: the twin is asked first for its errno, then the stack is told.
 //!
 //! # Safety
-//! Arguments go to the original as they came, or through [`super::cvt`].
+//! Arguments go to the original as they came, or through `cvt`.
 
 #![allow(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Making, binding, connecting, accepting and naming sockets.
 //!
 //! # Safety
-//! Arguments go to the original as they came, or through [`super::cvt`].
+//! Arguments go to the original as they came, or through `cvt`.
 
 #![allow(unsafe_code)]
 
@@ -11,9 +11,10 @@ use core::net::SocketAddrV4;
 use libc::{sockaddr, socklen_t};
 
 use super::cvt;
-use crate::channel::cell::kind;
+use crate::channel::cell::{kind, operation, shut};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
+use crate::fd::inflight::InFlight;
 use crate::fd::route::{self, Routed};
 use crate::fd::table;
 use crate::fd::{self, Socket, Target, options, twin};
@@ -83,22 +84,32 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
                 Routed::Stack(result) => return cvt::done(result),
                 Routed::Again => {}
             },
-            Target::Socket(socket) => return cvt::done(listen_again(socket, backlog, kernel)),
+            Target::Socket(socket) => return cvt::done(listen_again(fd, socket, backlog, kernel)),
             Target::Kernel | Target::Epoll(_) => return kernel(),
         }
     }
 }
 
-/// A second listen changes the backlog; of a connection it is refused.
-fn listen_again(socket: Socket, backlog: c_int, kernel: impl Fn() -> c_int) -> Result<()> {
+/// A second listen changes the backlog, or begins again when the listener was shut down; of a connection it is refused.
+fn listen_again(
+    fd: c_int,
+    socket: Socket,
+    backlog: c_int,
+    kernel: impl Fn() -> c_int,
+) -> Result<()> {
     let cell = state::cell(socket.link, socket.object)?;
-    if cell.host.kind.load(Ordering::Acquire) != kind::LISTENER {
+    let what = cell.host.kind.load(Ordering::Acquire);
+    let listened = cell.wish.operation.load(Ordering::Relaxed) == operation::LISTEN;
+    if !listened || (what != kind::LISTENER && what != kind::FAILED) {
         return Err(Errno::INVAL);
     }
     if kernel() != 0 {
         return Err(errno::last());
     }
     let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
+    if what == kind::FAILED || cell.write.shut.load(Ordering::Relaxed) & shut::READ != 0 {
+        return route::listen_again(fd, socket, backlog);
+    }
     listener::set_backlog(socket.link, socket.object, backlog)
 }
 
@@ -139,16 +150,32 @@ pub unsafe fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_
     }
 }
 
-/// Waits for the end of a connection attempt, or says that it goes on.
+/// Waits for the end of a connection attempt. A non-blocking one is always under way at first, as Linux' is, even when it has
+/// ended already.
 fn finish(socket: Socket) -> Result<()> {
-    use connecting::Progress;
-
-    if is_nonblocking(socket)?
-        && connecting::progress(socket.link, socket.object)? == Progress::Going
-    {
+    let cell = state::cell(socket.link, socket.object)?;
+    cell.read
+        .status_flags
+        .fetch_or(options::CONNECT_UNTOLD, Ordering::Relaxed);
+    if is_nonblocking(socket)? {
         return Err(Errno::INPROGRESS);
     }
-    connecting::wait(socket.link, socket.object)
+    let _held = InFlight::of(&socket);
+    tell(socket, connecting::wait(socket.link, socket.object))
+}
+
+/// The end of an attempt is told once; a wait that was cut short tells nothing.
+fn tell(socket: Socket, result: Result<()>) -> Result<()> {
+    if !matches!(
+        result,
+        Err(Errno::INTR | Errno::INPROGRESS | Errno::ALREADY)
+    ) && let Some(cell) = socket.object.cell(socket.link)
+    {
+        cell.read
+            .status_flags
+            .fetch_and(!options::CONNECT_UNTOLD, Ordering::Relaxed);
+    }
+    result
 }
 
 /// connect(2) of a socket that is routed already (inet_stream_connect).
@@ -168,14 +195,20 @@ fn connect_on(
         // DEVIATION: connect(2) with AF_UNSPEC ends the connection; the number stays with it and cannot be used again.
         return close::shutdown(socket.link, socket.object, How::Both);
     }
+    let untold = cell.read.status_flags.load(Ordering::Relaxed) & options::CONNECT_UNTOLD != 0;
     match connecting::progress(socket.link, socket.object)? {
+        Progress::Connected if untold => tell(socket, Ok(())),
         Progress::Connected => Err(Errno::ISCONN),
         Progress::Going if is_nonblocking(socket)? => Err(Errno::ALREADY),
-        Progress::Going => connecting::wait(socket.link, socket.object),
+        Progress::Going => {
+            let _held = InFlight::of(&socket);
+            tell(socket, connecting::wait(socket.link, socket.object))
+        }
+        Progress::Failed if untold => {
+            let error = state::take_error(cell).unwrap_or(Errno::CONNABORTED);
+            tell(socket, Err(error))
+        }
         Progress::Failed => {
-            if let Some(error) = state::take_error(cell) {
-                return Err(error);
-            }
             let remote = remote.ok_or(Errno::INVAL)?;
             let object = route::connect_again(fd, socket, remote)?;
             finish(Socket { object, ..socket })
@@ -289,6 +322,12 @@ fn take(fd: c_int, socket: Socket, flags: c_int) -> Result<Taken> {
     let nonblocking = is_nonblocking(socket)?;
     let deadline = state::deadline(&cell.read.rcvtimeo_us);
     let twin = socket.merged.then_some(fd);
+    // Kept until the connection is taken: a close meanwhile leaves it to this call.
+    let _held = if nonblocking {
+        None
+    } else {
+        InFlight::of(&socket)
+    };
     loop {
         let ready = || state::bits(link, object) & (event::IN | event::HUP) != 0 || link.is_dead();
         if ready() {
@@ -312,6 +351,9 @@ fn take(fd: c_int, socket: Socket, flags: c_int) -> Result<Taken> {
             }
         }
         if nonblocking {
+            if state::host_just_died(link, object)? {
+                continue;
+            }
             return Err(Errno::AGAIN);
         }
         state::until(link, object, twin, deadline, &mut || ready())?;
@@ -425,8 +467,11 @@ pub(super) fn status_flags(socket: Socket) -> Result<u32> {
 /// F_SETFL.
 pub(super) fn set_status_flags(socket: Socket, flags: u32) -> Result<()> {
     let cell = state::cell(socket.link, socket.object)?;
-    cell.read
+    let kept = |old: u32| Some((old & !options::SETTABLE) | (flags & options::SETTABLE));
+    // The function always says Some, so this cannot fail.
+    let _ = cell
+        .read
         .status_flags
-        .store(flags & options::SETTABLE, Ordering::Relaxed);
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, kept);
     Ok(())
 }

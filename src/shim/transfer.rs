@@ -1,7 +1,7 @@
 //! Sending and receiving.
 //!
 //! # Safety
-//! Arguments go to the original as they came, or through [`super::cvt`].
+//! Arguments go to the original as they came, or through `cvt`.
 
 #![allow(unsafe_code)]
 
@@ -13,6 +13,7 @@ use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, 
 use super::cvt;
 use super::socket::is_nonblocking;
 use crate::errno::{Errno, Result};
+use crate::fd::inflight::InFlight;
 use crate::fd::{self, Socket, Target};
 use crate::ffi::{process, real};
 use crate::socket::stream::{self, RecvFlags};
@@ -23,6 +24,15 @@ fn accelerated(fd: c_int) -> Option<Socket> {
     match fd::target(fd) {
         Target::Socket(socket) => Some(socket),
         _ => None,
+    }
+}
+
+/// The hold of a call that may wait.
+fn waits(socket: Socket, nonblocking: bool) -> Option<InFlight> {
+    if nonblocking {
+        None
+    } else {
+        InFlight::of(&socket)
     }
 }
 
@@ -42,13 +52,9 @@ fn receive(socket: Socket, parts: &mut [IoSliceMut<'_>], flags: c_int) -> Result
         dontwait: flags & libc::MSG_DONTWAIT != 0,
         trunc: flags & libc::MSG_TRUNC != 0,
     };
-    stream::recv(
-        socket.link,
-        socket.object,
-        parts,
-        flags,
-        is_nonblocking(socket)?,
-    )
+    let nonblocking = is_nonblocking(socket)?;
+    let _held = waits(socket, nonblocking || flags.dontwait);
+    stream::recv(socket.link, socket.object, parts, flags, nonblocking)
 }
 
 /// Sends `parts`. EPIPE raises SIGPIPE in the calling thread, unless the caller says not to.
@@ -58,6 +64,7 @@ fn transmit(socket: Socket, parts: &[IoSlice<'_>], flags: c_int) -> Result<usize
         return Err(Errno::OPNOTSUPP);
     }
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(socket)?;
+    let _held = waits(socket, nonblocking);
     let result = stream::send(socket.link, socket.object, parts, nonblocking);
     if result == Err(Errno::PIPE) && flags & libc::MSG_NOSIGNAL == 0 {
         process::raise_sigpipe();
@@ -250,6 +257,9 @@ unsafe fn header(message: *const msghdr) -> Result<msghdr> {
 unsafe fn transmit_message(socket: Socket, message: *const msghdr, flags: c_int) -> Result<usize> {
     // SAFETY: as the caller promises.
     let head = unsafe { header(message) }?;
+    if head.msg_iovlen > cvt::PARTS_MAX {
+        return Err(Errno::MSGSIZE);
+    }
     let send = |slices: &[IoSlice<'_>]| transmit(socket, slices, flags);
     // SAFETY: as the caller promises. Control data means nothing to a stream of ours.
     unsafe { cvt::with_slices(head.msg_iov, head.msg_iovlen, send) }
@@ -263,6 +273,11 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_
     match accelerated(fd) {
         // SAFETY: as the caller promises.
         Some(socket) => cvt::count(unsafe { transmit_message(socket, message, flags) }),
+        // SAFETY: as the caller promises.
+        None if unsafe { carries_accelerated(message) } => {
+            // DEVIATION: an accelerated socket cannot be handed to another process (unix(7), SCM_RIGHTS).
+            cvt::count(Err(Errno::OPNOTSUPP))
+        }
         // SAFETY: the caller's arguments, unchanged.
         None => unsafe { real::sendmsg(fd, message, flags) },
     }
@@ -414,6 +429,9 @@ pub unsafe fn __recvfrom_chk(
 unsafe fn receive_message(socket: Socket, message: *mut msghdr, flags: c_int) -> Result<usize> {
     // SAFETY: as the caller promises.
     let mut head = unsafe { header(message) }?;
+    if head.msg_iovlen > cvt::PARTS_MAX {
+        return Err(Errno::MSGSIZE);
+    }
     let receive = |rooms: &mut [IoSliceMut<'_>]| receive(socket, rooms, flags);
     // SAFETY: as the caller promises.
     let count = unsafe { cvt::with_rooms(head.msg_iov, head.msg_iovlen, receive) }?;
@@ -451,25 +469,52 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
 /// A message that the kernel has just filled in.
 unsafe fn drop_stale_of(message: *const msghdr) {
     // SAFETY: as the caller promises.
-    let mut item = unsafe { libc::CMSG_FIRSTHDR(message) };
+    unsafe { for_each_descriptor(message, fd::drop_stale) };
+}
+
+/// Whether a message would hand an accelerated socket to somebody.
+///
+/// # Safety
+/// As sendmsg(2).
+unsafe fn carries_accelerated(message: *const msghdr) -> bool {
+    let mut found = false;
+    // SAFETY: as the caller promises.
+    unsafe { for_each_descriptor(message, |fd| found |= accelerated(fd).is_some()) };
+    found
+}
+
+/// Visits the descriptors in a message's control data.
+///
+/// # Safety
+/// Null, or a message whose control data is readable.
+unsafe fn for_each_descriptor(message: *const msghdr, mut visit: impl FnMut(c_int)) {
+    // SAFETY: as the caller promises.
+    let Ok(head) = (unsafe { header(message) }) else {
+        return;
+    };
+    if head.msg_control.is_null() || head.msg_controllen == 0 {
+        return;
+    }
+    // SAFETY: a local copy of a message with control data.
+    let mut item = unsafe { libc::CMSG_FIRSTHDR(&raw const head) };
     while !item.is_null() {
         // SAFETY: inside the control data.
-        let head = unsafe { item.read_unaligned() };
-        if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
+        let item_head = unsafe { item.read_unaligned() };
+        if item_head.cmsg_level == libc::SOL_SOCKET && item_head.cmsg_type == libc::SCM_RIGHTS {
             // SAFETY: a complete header.
             let data = unsafe { libc::CMSG_DATA(item) }.cast::<c_int>();
             // SAFETY: a constant.
             let space = unsafe { libc::CMSG_LEN(0) } as usize;
-            let count = head.cmsg_len.saturating_sub(space) / size_of::<c_int>();
+            let count = item_head.cmsg_len.saturating_sub(space) / size_of::<c_int>();
             for index in 0..count {
                 // SAFETY: index < count.
                 let place = unsafe { data.add(index) };
                 // SAFETY: inside the item's data.
-                fd::drop_stale(unsafe { place.read_unaligned() });
+                visit(unsafe { place.read_unaligned() });
             }
         }
         // SAFETY: `item` came from this message.
-        item = unsafe { libc::CMSG_NXTHDR(message, item) };
+        item = unsafe { libc::CMSG_NXTHDR(&raw const head, item) };
     }
 }
 

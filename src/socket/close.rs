@@ -38,8 +38,10 @@ pub fn shutdown(link: &Link, object: Object, how: How) -> Result<()> {
         // A listener only knows the end of accepting; SHUT_WR does nothing to it.
         kind::LISTENER if how == How::Write => return Ok(()),
         kind::LISTENER | kind::STREAM if !over => {}
-        // An attempt to connect is given up altogether.
-        kind::CONNECTING => bits = shut::READ | shut::WRITE,
+        // An attempt to connect is given up altogether, once.
+        kind::CONNECTING if cell.write.shut.load(Ordering::SeqCst) == 0 => {
+            bits = shut::READ | shut::WRITE;
+        }
         _ => return Err(Errno::NOTCONN),
     }
     cell.write.shut.fetch_or(bits, Ordering::SeqCst);

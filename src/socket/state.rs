@@ -24,6 +24,21 @@ pub fn cell(link: &Link, object: Object) -> Result<&ObjectCell> {
     Ok(cell)
 }
 
+/// Whether the host turns out to be gone now; for a call that finds nothing to do and does not sleep.
+///
+/// # Errors
+/// As [`cell`].
+pub fn host_just_died(link: &Link, object: Object) -> Result<bool> {
+    if link.is_dead() {
+        return Ok(false);
+    }
+    link.look();
+    if link.is_dead() {
+        cell(link, object)?;
+    }
+    Ok(link.is_dead())
+}
+
 /// The host is gone: the object is over, and its first user in any process gets ECONNRESET.
 fn bury(cell: &ObjectCell) {
     let over = flag::OVER | flag::TX_BROKEN;

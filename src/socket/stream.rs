@@ -109,6 +109,9 @@ pub fn recv(
                 return Ok(0);
             }
             if nonblocking {
+                if state::host_just_died(link, object)? {
+                    continue;
+                }
                 return Err(Errno::AGAIN);
             }
         }
@@ -282,6 +285,9 @@ pub fn send(
             }
         }
         if nonblocking {
+            if done == 0 && state::host_just_died(link, object)? {
+                continue;
+            }
             return match done {
                 0 if connecting || !writer.is_room_there(1) => Err(Errno::AGAIN),
                 // Room came just now.

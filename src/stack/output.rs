@@ -1,7 +1,7 @@
 //! Segments out, bytes in from the program, and time.
 
 use super::api::{FlowMemory, FlowState};
-use super::flow::Due;
+use super::flow::{Due, Engine};
 use super::flow_table::{Cold, Flags, Hot, Phase};
 use super::input::ACK_DELAY;
 use super::neighbor::Resolution;
@@ -28,21 +28,7 @@ impl Stack {
     /// Copies bytes into the flow's send buffer and returns how many were taken; they leave with
     /// [`Stack::transmit`].
     pub fn send(&mut self, _now: Instant, flow: FlowId, bytes: &[u8]) -> usize {
-        let Some(index) = self.table.resolve(flow) else {
-            return 0;
-        };
-        let Some((hot, cold)) = self.table.parts(index) else {
-            return 0;
-        };
-        if hot.flags.has(Flags::DETACHED) || hot.phase == Phase::Orphan {
-            return 0;
-        }
-        let taken = hot.engine.send(bytes);
-        if taken > 0 {
-            cold.tx_total += taken as u64;
-            self.mark_dirty(index);
-        }
-        taken
+        self.hand(flow, |engine| engine.send(bytes))
     }
 
     /// As [`Stack::send`], but the bytes are written by `fill` straight into the send buffer: it is called with each
@@ -54,6 +40,11 @@ impl Stack {
         want: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> usize {
+        self.hand(flow, |engine| engine.send_with(want, fill))
+    }
+
+    /// Lets `take` move bytes into the flow's send buffer, and notes how many those were.
+    fn hand(&mut self, flow: FlowId, take: impl FnOnce(&mut Engine) -> usize) -> usize {
         let Some(index) = self.table.resolve(flow) else {
             return 0;
         };
@@ -63,7 +54,7 @@ impl Stack {
         if hot.flags.has(Flags::DETACHED) || hot.phase == Phase::Orphan {
             return 0;
         }
-        let taken = hot.engine.send_with(want, fill);
+        let taken = take(&mut hot.engine);
         if taken > 0 {
             cold.tx_total += taken as u64;
             self.mark_dirty(index);

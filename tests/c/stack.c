@@ -12,6 +12,8 @@
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -222,9 +224,45 @@ static void nested(void) {
     MUST(counts[0] == total && counts[1] == sent && sent > 10);
 }
 
+// A child made by a raw clone holds nothing: what it closes stays with its parent. Its own socket is undisturbed.
+static void raw(void) {
+    int l = bound(address), status;
+    MUST(!listen(l, 8));
+    int c = dial(address, port_of(l)), s = accept(l, NULL, NULL);
+    long child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (!child) {
+        close(c); close(s); close(l);
+        int u = socket(AF_INET, SOCK_STREAM, 0);
+        syscall(SYS_exit_group, u < 0);
+    }
+    MUST(waitpid(child, &status, 0) == child && status == 0);
+    char b;
+    MUST(write(c, "r", 1) == 1 && read(s, &b, 1) == 1 && b == 'r');
+    struct pollfd p = {.fd = s, .events = POLLIN | POLLRDHUP};
+    MUST(poll(&p, 1, 50) == 0);
+    close(dial(address, port_of(l)));
+}
+
+// An accelerated socket cannot be handed to another process: a clean errno, and nothing is sent.
+static void handed_over(void) {
+    int l = bound(address), ends[2];
+    MUST(!listen(l, 8));
+    MUST(!socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
+    char space[CMSG_SPACE(sizeof(int))] = {0}, b = 'x';
+    struct iovec v = {&b, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    struct cmsghdr *item = CMSG_FIRSTHDR(&m);
+    item->cmsg_level = SOL_SOCKET; item->cmsg_type = SCM_RIGHTS; item->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(item), &l, sizeof l);
+    MUST(sendmsg(ends[0], &m, 0) < 0 && errno == EOPNOTSUPP);
+    memcpy(CMSG_DATA(item), &ends[1], sizeof l);
+    MUST(sendmsg(ends[0], &m, 0) == 1);
+    MUST(recvmsg(ends[1], &m, 0) == 1);
+}
+
 int main(int count, char **args) {
     static const struct { const char *name; void (*run)(void); } cases[] = {
-        {"merged", merged}, {"orphan", orphan}, {"lost", lost}, {"early", early}, {"cancelled", cancelled}, {"nested", nested},
+        {"merged", merged}, {"orphan", orphan}, {"lost", lost}, {"early", early}, {"cancelled", cancelled}, {"nested", nested}, {"raw", raw}, {"handed_over", handed_over},
     };
     if (count != 3) return 2;
     address = args[1];

@@ -1,0 +1,215 @@
+//! How objects end, and how their indices become free.
+
+use super::family::Work;
+use super::object::{Record, Role};
+use crate::channel::cell::{ObjectCell, kind};
+use crate::channel::map::Control;
+use crate::channel::sync::Ordering;
+use crate::id::{FlowId, ListenerId};
+use crate::stack::{Close, Facts, FlowState};
+
+/// Bit of `WishLine::linger` that says that SO_LINGER is on.
+const LINGER_ON: u32 = 1 << 31;
+
+impl Work<'_> {
+    /// Ends a listener; what was not accepted is reset (tcp(7): as Linux does on close of a listener).
+    pub(super) fn unlisten(&mut self, object: u32, id: ListenerId) {
+        let Some(record) = self.records.at_mut(object) else {
+            return;
+        };
+        record.role = Role::Over;
+        let waiting = record.rx_head..record.rx_tail;
+        let shared = &mut self.shared;
+        shared
+            .stack
+            .unlisten(self.now, id, shared.memory, shared.tx);
+        for position in waiting {
+            if let Some(flow) = self.entry(object, position) {
+                self.popped(flow, object, position, None);
+            }
+        }
+    }
+
+    /// Ends `object` when nobody holds it any more.
+    pub(super) fn let_go(&mut self, object: u32) {
+        let Some(record) = self.records.at_mut(object).copied() else {
+            return;
+        };
+        if record.queued.is_some() || self.is_held(object) {
+            return;
+        }
+        match record.role {
+            Role::Listener(id) => {
+                self.unlisten(object, id);
+                self.free(object);
+            }
+            Role::Flow(flow) => self.close(object, flow),
+            Role::Idle | Role::Over => self.free(object),
+        }
+    }
+
+    /// The last holder of a flow is gone: the rest goes out, then FIN; or RST where Linux would reset (tcp_close: unread
+    /// bytes, or SO_LINGER with 0 seconds).
+    fn close(&mut self, object: u32, flow: FlowId) {
+        let Some(cell) = self.cell(object) else {
+            return;
+        };
+        self.pull(object, flow);
+        let Some(record) = self.records.at_mut(object) else {
+            return;
+        };
+        record.closing = true;
+        if record.closed {
+            return;
+        }
+        let unread = record.rx_tail > record.rx_head;
+        let rest = cell.write.tx_tail.load(Ordering::Acquire) > record.tx_head && !record.finished;
+        let linger = cell.wish.linger.load(Ordering::Relaxed);
+        let how = if unread || linger == LINGER_ON {
+            Close::Abort
+        } else if rest
+            && self
+                .shared
+                .stack
+                .facts(flow)
+                .is_some_and(|facts| can_send(&facts))
+        {
+            // The stack has no room for the rest yet; `publish` comes back when it has.
+            return;
+        } else {
+            Close::Graceful
+        };
+        if let Some(record) = self.records.at_mut(object) {
+            record.closed = true;
+        }
+        self.shared.stack.close(self.now, flow, how);
+    }
+
+    /// Resets every flow of the family: its program ended long ago.
+    pub(super) fn abandon(&mut self) {
+        for object in self.records.indices() {
+            let Some(record) = self.records.at_mut(object) else {
+                continue;
+            };
+            if let Role::Flow(flow) = record.role {
+                record.closing = true;
+                record.closed = true;
+                record.queued = None;
+                self.shared.counters.flows_reset_linger_over.raise();
+                self.shared.stack.close(self.now, flow, Close::Abort);
+            }
+        }
+    }
+
+    /// Frees an index that neither the stack nor a process uses.
+    fn free(&mut self, object: u32) {
+        if self.shared.memory.is_lent(self.owner, object) {
+            return;
+        }
+        let Some(cell) = self.cell(object) else {
+            return;
+        };
+        let Some(record) = self.records.at_mut(object) else {
+            return;
+        };
+        if record.role != Role::Idle {
+            *self.busy = self.busy.saturating_sub(1);
+        }
+        *record = Record::default();
+        reset(&self.segments.control, object, cell);
+        self.shared.memory.release(self.owner, object);
+        if object < self.segments.layout().first_host_object()
+            && let Some(taken) = self.segments.control.taken()
+        {
+            taken.clear(object);
+        }
+    }
+}
+
+/// Whether bytes can still leave.
+fn can_send(facts: &Facts) -> bool {
+    facts.error.is_none()
+        && matches!(
+            facts.state,
+            FlowState::SynReceived | FlowState::Established | FlowState::CloseWait
+        )
+}
+
+/// Makes a cell free again; the raised generation makes every handle to it stale.
+fn reset(control: &Control, object: u32, cell: &ObjectCell) {
+    cell.host.generation.fetch_add(1, Ordering::SeqCst);
+    cell.watch.epolls.drain(|epoll| {
+        if let Some(ready) = control.ready(epoll) {
+            ready.clear(object);
+        }
+    });
+    cell.watch.slots.clear();
+    for item in &cell.items {
+        item.epoll.store(0, Ordering::Release);
+        item.events.store(0, Ordering::Relaxed);
+        item.seen_edge.store(0, Ordering::Relaxed);
+        item.fd.store(0, Ordering::Relaxed);
+        item.data.store(0, Ordering::Relaxed);
+    }
+    let (host, read, write) = (&cell.host, &cell.read, &cell.write);
+    for word in [
+        &host.rx_tail,
+        &host.tx_head,
+        &host.tx_acked,
+        &read.rx_head,
+        &read.rcvtimeo_us,
+        &read.sndtimeo_us,
+        &write.tx_tail,
+        &write.tx_reserved,
+        &write.tx_origin,
+    ] {
+        word.store(0, Ordering::Relaxed);
+    }
+    let (fact, wish, options) = (&cell.fact, &cell.wish, &cell.option);
+    for word in [
+        &host.edge,
+        &host.flags,
+        &host.error,
+        &host.answered,
+        &host.answer,
+        &host.tx_backed,
+        &read.rcvlowat,
+        &read.status_flags,
+        &read.spilled,
+        read.items_owner.word(),
+        write.tx_owner.word(),
+        &write.want_room,
+        &write.shut,
+        &fact.local_address,
+        &fact.local_port,
+        &fact.remote_address,
+        &fact.remote_port,
+        &fact.tcp_state,
+        &fact.srtt_us,
+        &fact.retransmits,
+        &fact.mss,
+        &fact.listener,
+        &wish.wish,
+        &wish.operation,
+        &wish.backlog,
+        &wish.local_address,
+        &wish.local_port,
+        &wish.remote_address,
+        &wish.remote_port,
+        &wish.linger,
+        &options.changed,
+        &options.bits,
+        &options.keepidle_s,
+        &options.keepintvl_s,
+        &options.keepcnt,
+        &options.user_timeout_ms,
+        &options.rcvbuf,
+        &options.sndbuf,
+        &options.max_segment,
+        &options.tos,
+        &options.ttl,
+    ] {
+        word.store(0, Ordering::Relaxed);
+    }
+    host.kind.store(kind::FREE, Ordering::Release);
+}
