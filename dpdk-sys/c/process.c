@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "shim.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <linux/if_packet.h>
 #include <net/if.h>
@@ -26,14 +27,14 @@
 /* The open AF_PACKET sockets that are bound to an interface, and the AF_XDP ones, by number. */
 uint32_t knet_packet_sockets(int *out, uint32_t max)
 {
-	long limit = sysconf(_SC_OPEN_MAX);
+	DIR *folder = opendir("/proc/self/fd");
+	const struct dirent *entry;
 	uint32_t found = 0;
-	int fd;
 
-	/* The lowest free number is given out, so those of a young process lie low. */
-	if (limit < 0 || limit > 65536)
-		limit = 65536;
-	for (fd = 0; fd < limit && found < max; fd++) {
+	if (folder == NULL)
+		return 0;
+	while (found < max && (entry = readdir(folder)) != NULL) {
+		const int fd = atoi(entry->d_name);
 		int domain = 0;
 		socklen_t bytes = sizeof(domain);
 
@@ -50,6 +51,7 @@ uint32_t knet_packet_sockets(int *out, uint32_t max)
 		}
 		out[found++] = fd;
 	}
+	closedir(folder);
 	return found;
 }
 

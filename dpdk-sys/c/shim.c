@@ -19,6 +19,7 @@
 #include <rte_interrupts.h>
 #include <rte_ip.h>
 #include <rte_mbuf.h>
+#include <rte_mbuf_pool_ops.h>
 #include <rte_prefetch.h>
 #include <rte_tcp.h>
 #include <rte_version.h>
@@ -47,6 +48,7 @@ struct knet_queue {
 	int epoll;  /* holds the receive interrupt; -1 = none */
 	int socket; /* the driver's own packet socket; -1 = none */
 	bool interrupt; /* the port has receive interrupts: look again when epoll is -1 */
+	bool received; /* frames have come since it was armed */
 	uint32_t looks;
 	struct rte_mempool *pool;
 	struct rte_mempool *large; /* for frames that do not fit into `pool`; may be NULL */
@@ -160,6 +162,8 @@ uint32_t knet_rx_burst(struct knet_queue *q, struct knet_slot *slots, uint32_t m
 	if (max > KNET_BURST_MAX)
 		max = KNET_BURST_MAX;
 	count = rte_eth_rx_burst(q->port, q->queue, burst, (uint16_t)max);
+	if (count > 0)
+		q->received = true;
 	for (i = 0; i < count; i++)
 		rte_prefetch0(rte_pktmbuf_mtod(burst[i], const void *));
 	for (i = 0; i < count; i++) {
@@ -407,12 +411,17 @@ int knet_arm(struct knet_queue *q, uint32_t on)
 	int rc = 0;
 
 	if (q->socket >= 0) {
-		/* An interface that went down left its error here; it would end every later sleep at once. */
+		/*
+		 * An interface that went down left its error here; it would end every later sleep at once.
+		 * A queue that has received since the last sleep has none.
+		 */
 		int error = 0;
 		socklen_t bytes = sizeof(error);
 
-		if (on)
+		if (on && !q->received)
 			(void)getsockopt(q->socket, SOL_SOCKET, SO_ERROR, &error, &bytes);
+		if (on)
+			q->received = false;
 		return 0;
 	}
 	if (q->epoll < 0)
@@ -426,4 +435,35 @@ int knet_arm(struct knet_queue *q, uint32_t on)
 	while (rte_epoll_wait(q->epoll, &event, 1, 0) > 0)
 		;
 	return rc == -ENOTSUP ? 0 : rc;
+}
+
+/* ---- buffers ---- */
+
+/*
+ * As rte_pktmbuf_pool_create, for a driver that copies every frame: no buffer has to be contiguous for a
+ * card, so that without hugepages not each one takes a page of its own.
+ */
+struct rte_mempool *knet_copied_pool(const char *name, uint32_t count, uint32_t cache, uint16_t room,
+				     int socket)
+{
+	struct rte_pktmbuf_pool_private facts = {.mbuf_data_room_size = room};
+	struct rte_mempool *pool =
+		rte_mempool_create_empty(name, count, sizeof(struct rte_mbuf) + room, cache,
+					 sizeof(facts), socket, RTE_MEMPOOL_F_NO_IOVA_CONTIG);
+	int rc;
+
+	if (pool == NULL)
+		return NULL;
+	rc = rte_mempool_set_ops_byname(pool, rte_mbuf_best_mempool_ops(), NULL);
+	if (rc == 0) {
+		rte_pktmbuf_pool_init(pool, &facts);
+		rc = rte_mempool_populate_default(pool);
+	}
+	if (rc < 0) {
+		rte_mempool_free(pool);
+		rte_errno = -rc;
+		return NULL;
+	}
+	rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
+	return pool;
 }

@@ -68,8 +68,8 @@ pub struct Capabilities {
     pub tx_checksum: bool,
     /// The port cuts TCP super-frames of up to this many bytes; 0 = it does not.
     pub tso_bytes: usize,
-    /// A received frame may legally carry a partial checksum, so a wrong one is accepted when the
-    /// peer is on this machine (veth with offloads on).
+    /// A received frame may legally carry a partial checksum: its peer is a kernel on this machine (veth with offloads
+    /// on).
     pub trust_checksum: bool,
     /// One line for people: driver and name.
     pub description: String,

@@ -29,26 +29,19 @@ impl Server {
         let mut line = || lines.next().unwrap_or("");
         let (version, path, program, frame) = (line(), line(), line(), line());
         if version != BUILD_VERSION || message.a as usize != size_of::<Header>() {
-            return Err(Fault {
-                text: format!(
-                    "{frame} is build {version}, the host {} is build {BUILD_VERSION}; restart the program, or install \
-                     both from one build",
-                    own_path()
-                ),
-                errno: Errno::PROTO,
-            });
+            let text = format!(
+                "{frame} is build {version}, the host {} is build {BUILD_VERSION}; restart the program, or install both \
+                 from one build",
+                own_path()
+            );
+            return Err(Fault::new(text, Errno::PROTO));
         }
         self.configure(path, file)?;
         let Some(config) = &self.config else {
-            return Err(Fault {
-                text: "the host has no config".to_owned(),
-                errno: Errno::INVAL,
-            });
+            let text = "the host has no config".to_owned();
+            return Err(Fault::new(text, Errno::INVAL));
         };
-        let no_room = |text: String| Fault {
-            text,
-            errno: Errno::NOMEM,
-        };
+        let no_room = |text: String| Fault::new(text, Errno::NOMEM);
         let free = self.families.iter().position(Option::is_none);
         let number = free.unwrap_or(self.families.len());
         let owner = Owner(u32::try_from(number).unwrap_or(u32::MAX));
@@ -104,10 +97,7 @@ impl Server {
 
     /// Reads the config that rode along; the first one of a private host becomes its own.
     pub(super) fn configure(&mut self, path: &str, file: Option<OwnedFd>) -> Result<(), Fault> {
-        let invalid = |text: String| Fault {
-            text,
-            errno: Errno::INVAL,
-        };
+        let invalid = |text: String| Fault::new(text, Errno::INVAL);
         let Some(file) = file else {
             // The program may not read it: what the system's host has read counts.
             return match &self.config {
@@ -116,7 +106,7 @@ impl Server {
             };
         };
         let bytes = config::read_descriptor(path, file.as_fd())
-            .map_err(|faults| invalid(faults.one_line()))?;
+            .map_err(|faults| Fault::of_config(&faults))?;
         let hash = config::config_hash(&bytes);
         if let Some(ours) = &self.config {
             if ours.hash == hash {
@@ -128,7 +118,7 @@ impl Server {
             )));
         }
         let config =
-            config::load_bytes(path, &bytes).map_err(|faults| invalid(faults.one_line()))?;
+            config::load_bytes(path, &bytes).map_err(|faults| Fault::of_config(&faults))?;
         let mut bytes_hash = ConfigHash::default();
         bytes_hash.add(&bytes);
         self.adopt(config);

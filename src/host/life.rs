@@ -37,8 +37,6 @@ pub(super) struct Life {
     empty_since: Option<Instant>,
     /// An orderly end was asked for.
     ending: bool,
-    /// The port did not open, and DPDK starts only once a process.
-    portless: bool,
 }
 
 /// How often a lonely host looks whether its flows are over.
@@ -53,7 +51,6 @@ impl Life {
             alone_since: None,
             empty_since: None,
             ending: false,
-            portless: false,
         }
     }
 
@@ -71,11 +68,6 @@ impl Life {
         }
         self.ending = true;
         true
-    }
-
-    /// The port did not open: a private host ends at once, so that the next program finds a fresh one.
-    pub(super) const fn lose_port(&mut self) {
-        self.portless = true;
     }
 
     /// How long what a program left behind is served.
@@ -96,9 +88,6 @@ impl Life {
         if !self.private {
             let detached = self.ending || seen.families > 0;
             return Verdict::Stay(detached.then(|| now + LOOK));
-        }
-        if self.portless {
-            return Verdict::End;
         }
         if let Some(empty_since) = self.empty_since
             && now.since(empty_since) >= self.linger

@@ -18,8 +18,14 @@ pub(super) fn device(config: &Config, cpu: u32) -> Result<Box<dyn Device>, Strin
     match &config.port {
         PortChoice::Vdev(Vdev::KnetUnix(args)) => builtin("knet_unix", args, config, mtu),
         PortChoice::Vdev(Vdev::KnetPair(args)) => builtin("knet_pair", args, config, mtu),
-        PortChoice::Vdev(Vdev::Eal(text)) => plugin(PortSelector::Vdev(text.clone()), config, cpu),
-        PortChoice::Bdf(bdf) => plugin(PortSelector::Bdf(bdf.to_string()), config, cpu),
+        PortChoice::Vdev(Vdev::Eal(text)) => {
+            check_machine(config)?;
+            plugin(PortSelector::Vdev(text.clone()), config, cpu)
+        }
+        PortChoice::Bdf(bdf) => {
+            check_machine(config)?;
+            plugin(PortSelector::Bdf(bdf.to_string()), config, cpu)
+        }
         PortChoice::Netdev(name) => {
             check_machine(config)?;
             plugin(PortSelector::Vdev(vdev_for_netdev(name)), config, cpu)
@@ -81,14 +87,17 @@ fn plugin(port: PortSelector, config: &Config, cpu: u32) -> Result<Box<dyn Devic
         .map_err(|error| error.message)
 }
 
-/// What preflight says of a kernel interface: the rule that it is ours alone (design D4).
+/// What preflight says of a kernel interface, that it is ours alone (design D4), and of the privileges that the port asks
+/// for.
 fn check_machine(config: &Config) -> Result<(), String> {
     let places = Places::of_this_process().map_err(|error| format!("own path unknown: {error}"))?;
     let machine = Machine::gather(config, &places);
     let errors: Vec<String> = preflight::check(config, &machine)
         .iter()
         .filter(|finding| finding.severity == Severity::Error)
-        .filter(|finding| finding.subject.starts_with("interface"))
+        .filter(|finding| {
+            finding.subject.starts_with("interface") || finding.subject == "privileges"
+        })
         .map(ToString::to_string)
         .collect();
     if errors.is_empty() {

@@ -17,7 +17,7 @@ use crate::channel::ABI;
 use crate::channel::cell::process;
 use crate::channel::message::{Kind, Message, MessageError};
 use crate::channel::sync::Ordering;
-use crate::config::{Config, OnError};
+use crate::config::{Config, Faults, OnError};
 use crate::errno::{Errno, Result};
 use crate::ffi::end_signals::EndSignals;
 use crate::lcore::{self, LcoreStatus, Mail, Mailbox};
@@ -54,12 +54,34 @@ pub enum End {
 pub(super) struct Fault {
     pub(super) text: String,
     pub(super) errno: Errno,
+    /// What the config of the fault says, when it is not the one that we run.
+    on_error: Option<OnError>,
+}
+
+impl Fault {
+    pub(super) const fn new(text: String, errno: Errno) -> Self {
+        Self {
+            text,
+            errno,
+            on_error: None,
+        }
+    }
+
+    pub(super) fn of_config(faults: &Faults) -> Self {
+        Self {
+            on_error: Some(faults.on_error),
+            ..Self::new(faults.one_line(), Errno::INVAL)
+        }
+    }
 }
 
 /// The control side of a host.
 #[derive(Debug)]
 pub struct Server {
     pub(super) private: bool,
+    /// Could not serve its client, for a reason that may be the client's own (its limits, its privileges): the next
+    /// program starts another host.
+    pub(super) unfit: bool,
     pub(super) config: Option<Config>,
     pub(super) listener: Option<(OwnedFd, PathBuf)>,
     pub(super) clients: Clients,
@@ -83,6 +105,7 @@ impl Server {
         let no_descriptor = |errno: Errno| format!("no descriptor for the lcore: {errno}");
         let mut server = Self {
             private: matches!(config, ServerConfig::Private { .. }),
+            unfit: false,
             config: None,
             listener: None,
             clients: Clients::default(),
@@ -163,7 +186,7 @@ impl Server {
             families: self.families.iter().flatten().count(),
             flows: self.status.flows.load(Ordering::Relaxed),
         };
-        if self.private && self.config.is_none() && seen.clients == 0 {
+        if self.private && (self.unfit || self.config.is_none()) && seen.clients == 0 {
             return Verdict::End;
         }
         self.life.decide(now, seen)
@@ -271,13 +294,7 @@ impl Server {
                          {ABI}; restart the program, or install both from one build",
                         own_path()
                     );
-                    self.refuse(
-                        place,
-                        &Fault {
-                            text,
-                            errno: Errno::PROTO,
-                        },
-                    );
+                    self.refuse(place, &Fault::new(text, Errno::PROTO));
                 }
                 return self.gone(place);
             }
@@ -290,6 +307,9 @@ impl Server {
                 Ok(()) => {}
                 Err(fault) => {
                     self.refuse(place, &fault);
+                    if self.families.iter().all(Option::is_none) {
+                        self.resign();
+                    }
                     self.gone(place);
                 }
             },
@@ -307,9 +327,9 @@ impl Server {
                 Ok(()) => self.answer(place, &Message::new(Kind::Opened, 0, 0), &[]),
                 Err(fault) => {
                     self.refuse(place, &fault);
+                    self.resign();
                     // It stays on the kernel and does not come back to us.
                     self.gone(place);
-                    self.life.lose_port();
                 }
             },
             (Kind::Waiter, Standing::Attached { owner, .. }) => {
@@ -346,10 +366,8 @@ impl Server {
             return Ok(());
         }
         let Some(config) = &self.config else {
-            return Err(Fault {
-                text: "the host has no config".to_owned(),
-                errno: Errno::INVAL,
-            });
+            let text = "the host has no config".to_owned();
+            return Err(Fault::new(text, Errno::INVAL));
         };
         let mut program: Vec<u32> = self
             .clients
@@ -359,11 +377,8 @@ impl Server {
             .collect();
         program.sort_unstable();
         program.dedup();
-        let running =
-            launch::start(config, &program, &self.mailbox, &self.status).map_err(|text| Fault {
-                text,
-                errno: Errno::NODEV,
-            })?;
+        let running = launch::start(config, &program, &self.mailbox, &self.status)
+            .map_err(|text| Fault::new(text, Errno::NODEV))?;
         self.running = Some(running);
         for family in self.families.iter_mut().flatten() {
             family.introduce(&self.mailbox);
@@ -484,10 +499,8 @@ impl Server {
     }
 
     fn refuse(&mut self, place: usize, fault: &Fault) {
-        let fails = self
-            .config
-            .as_ref()
-            .is_some_and(|config| config.on_error == OnError::Fail);
+        let ours = || self.config.as_ref().map(|config| config.on_error);
+        let fails = fault.on_error.or_else(ours) == Some(OnError::Fail);
         let end = if fails {
             "refused, as common.on_error says"
         } else {
@@ -511,6 +524,14 @@ impl Server {
         if let Err(errno) = socket::send(client.socket.as_fd(), message, descriptors) {
             crate::warn!("message={:?} event=not_sent errno={errno}", message.kind);
             self.gone(place);
+        }
+    }
+
+    /// A private host that serves nobody has failed: no other program shall meet it.
+    fn resign(&mut self) {
+        if self.private && self.running.is_none() {
+            self.unfit = true;
+            self.hide();
         }
     }
 

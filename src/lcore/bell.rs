@@ -6,7 +6,7 @@ use super::family::Work;
 use super::object::{Record, Role, Token};
 use super::segments::PAGE;
 use crate::channel::accept_ring;
-use crate::channel::cell::{ObjectCell, kind, operation, option, shut};
+use crate::channel::cell::{ObjectCell, flag, kind, operation, option, shut};
 use crate::channel::sync::{AtomicU32, Ordering};
 use crate::errno::{Errno, Result};
 use crate::id::ListenerId;
@@ -31,15 +31,18 @@ impl<'a> Work<'a> {
                 if let Some(queued) = record.queued {
                     self.pops(queued.listener);
                 }
-                self.pull(object, flow);
+                if record.connecting && cell.write.shut.load(Ordering::Relaxed) & shut::READ != 0 {
+                    self.disconnect(object, cell, flow);
+                } else {
+                    self.pull(object, flow);
+                }
             }
             Role::Listener(listener) => {
                 self.pops(object);
                 if cell.write.shut.load(Ordering::Relaxed) & shut::READ != 0 {
+                    // It may listen again; nothing is wrong with it (Linux inet_shutdown).
                     self.unlisten(object, listener);
-                    cell.host
-                        .error
-                        .store(errno_number(Errno::INVAL), Ordering::Release);
+                    cell.wish.told.store(1, Ordering::Relaxed);
                     cell.host.kind.store(kind::FAILED, Ordering::Release);
                     self.alert(object);
                 }
@@ -50,7 +53,7 @@ impl<'a> Work<'a> {
     }
 
     /// Whether the index was handed out: by us, or by the program in its `taken` map.
-    fn is_in_use(&self, object: u32) -> bool {
+    pub(super) fn is_in_use(&self, object: u32) -> bool {
         if object >= self.segments.layout().first_host_object() {
             return self.shared.memory.is_known(self.owner, object);
         }
@@ -101,6 +104,10 @@ impl<'a> Work<'a> {
                 return Ok(());
             }
             Role::Idle if object < layout.first_host_object() => {}
+            // It listened before a shutdown, and nobody has flows of it: its queue goes on, empty.
+            Role::Over if record.was_listener => {
+                cell.read.rx_head.store(record.rx_tail, Ordering::Release);
+            }
             _ => return Err(Errno::INVAL),
         }
         let local = endpoint(&cell.wish.local_address, &cell.wish.local_port)?;
@@ -122,9 +129,13 @@ impl<'a> Work<'a> {
             Ok(listener) => listener,
             Err(errno) => return self.refused(cell, errno),
         };
+        if record.role == Role::Idle {
+            *self.busy += 1;
+        }
         let record = self.records.at_mut(object).ok_or(Errno::INVAL)?;
         record.role = Role::Listener(listener);
-        *self.busy += 1;
+        record.was_listener = true;
+        record.rx_head = record.rx_tail;
         self.shared.counters.listeners_made.raise();
         store_endpoint(local, &cell.fact.local_address, &cell.fact.local_port);
         cell.host.kind.store(kind::LISTENER, Ordering::Release);
@@ -138,6 +149,18 @@ impl<'a> Work<'a> {
             Role::Idle if object < layout.first_host_object() => {}
             // After a refused attempt nothing has passed, and the object may be used again.
             Role::Over if record.rx_tail == 0 && record.tx_head == 0 && !record.closing => {
+                cell.host.flags.store(0, Ordering::Release);
+            }
+            // The program has seen it fail, or has given it up by a shutdown that we have not seen yet.
+            Role::Flow(flow)
+                if (record.connecting || record.flags & flag::OVER != 0)
+                    && record.rx_tail == 0
+                    && record.tx_head == 0 =>
+            {
+                let shared = &mut self.shared;
+                shared
+                    .stack
+                    .forget(self.now, flow, shared.memory, shared.tx);
                 cell.host.flags.store(0, Ordering::Release);
             }
             Role::Flow(_) => return Err(Errno::ALREADY),

@@ -2,7 +2,7 @@
 
 use super::family::Work;
 use super::object::{Record, Role};
-use crate::channel::cell::{ObjectCell, kind};
+use crate::channel::cell::{ObjectCell, flag, kind};
 use crate::channel::map::Control;
 use crate::channel::sync::Ordering;
 use crate::id::{FlowId, ListenerId};
@@ -44,7 +44,24 @@ impl Work<'_> {
                 self.free(object);
             }
             Role::Flow(flow) => self.close(object, flow),
+            // Nothing was asked yet: a program has just taken the index and is about to hold it, and this is a bell of
+            // the index's last user. Freed now, it would be given to two.
+            Role::Idle if record.wish == 0 => {}
             Role::Idle | Role::Over => self.free(object),
+        }
+    }
+
+    /// The process that held `object` is gone.
+    pub(super) fn bell_of_gone(&mut self, object: u32) {
+        self.bell(object);
+        let unused = self.is_in_use(object)
+            && !self.is_held(object)
+            && self
+                .records
+                .at(object)
+                .is_none_or(|record| record.role == Role::Idle && record.wish == 0);
+        if unused {
+            self.free(object);
         }
     }
 
@@ -83,6 +100,20 @@ impl Work<'_> {
             record.closed = true;
         }
         self.shared.stack.close(self.now, flow, how);
+    }
+
+    /// A shutdown gives an attempt to connect up (Linux tcp_disconnect in SYN-SENT). The program has told itself the error.
+    pub(super) fn disconnect(&mut self, object: u32, cell: &ObjectCell, flow: FlowId) {
+        if let Some(record) = self.records.at_mut(object) {
+            record.closed = true;
+            record.error_told = true;
+            record.connecting = false;
+            record.flags |= flag::OVER | flag::TX_BROKEN;
+            cell.host.flags.store(record.flags, Ordering::Release);
+        }
+        cell.host.kind.store(kind::FAILED, Ordering::Release);
+        self.shared.stack.close(self.now, flow, Close::Abort);
+        self.alert(object);
     }
 
     /// Resets every flow of the family: its program ended long ago.
@@ -197,6 +228,7 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         &wish.remote_address,
         &wish.remote_port,
         &wish.linger,
+        &wish.told,
         &options.changed,
         &options.bits,
         &options.keepidle_s,

@@ -45,7 +45,7 @@ pub struct StackConfig {
     pub rx_checksum_offload: bool,
     /// The port fills in sent checksums; else the stack does.
     pub tx_checksum_offload: bool,
-    /// Accept a wrong TCP, UDP or ICMP checksum (veth with offloads on); the IPv4 header's is still checked.
+    /// Accept a partial TCP or UDP checksum (veth with offloads on).
     pub trust_checksum: bool,
     /// Flows at most (`max_tcpcb`).
     pub max_flows: usize,

@@ -73,6 +73,8 @@ crate::counters! {
         flows_timed_out_orphan,
         /// Connects given up after the last SYN.
         flows_timed_out_syn,
+        /// Half-open flows given up in favour of a new one because too many handshakes run.
+        flows_gave_way_half_open,
         /// Half-open flows given up after the last SYN-ACK.
         flows_timed_out_half_open,
         /// Connects refused or ended by an ICMP error.

@@ -187,7 +187,8 @@ pub struct Rules {
     pub vlan: Option<u16>,
     /// Our addresses.
     pub addresses: Vec<Interface4>,
-    /// TCP, UDP and ICMP checksums are not looked at; the IPv4 header's is.
+    /// TCP and UDP checksums may be partial: the sum of the pseudo header, as a kernel of this machine leaves it to a port
+    /// that fills in the rest (Linux CHECKSUM_PARTIAL).
     pub trust_checksum: bool,
 }
 
@@ -211,7 +212,8 @@ impl Rules {
 #[must_use]
 pub fn classify(bytes: &[u8], meta: RxMeta, rules: &Rules) -> Class {
     let origin = Origin {
-        checksum_known: meta.checksum_good || meta.checksum_partial || rules.trust_checksum,
+        checksum_known: meta.checksum_good || meta.checksum_partial,
+        may_be_partial: rules.trust_checksum,
         from_loop: false,
     };
     if meta.checksum_bad && !origin.checksum_known {
@@ -228,6 +230,7 @@ pub fn classify_looped(bytes: &[u8], rules: &Rules) -> Class {
         bytes,
         Origin {
             checksum_known: true,
+            may_be_partial: false,
             from_loop: true,
         },
         rules,
@@ -238,6 +241,7 @@ pub fn classify_looped(bytes: &[u8], rules: &Rules) -> Class {
 #[derive(Clone, Copy)]
 struct Origin {
     checksum_known: bool,
+    may_be_partial: bool,
     from_loop: bool,
 }
 
@@ -388,6 +392,21 @@ impl Place {
         checksum::add(pseudo, checksum::sum(transport)) == 0xffff
     }
 
+    /// Whether the checksum `field` of `transport` is right for a frame of this origin.
+    fn accepts(&self, origin: Origin, transport: &[u8], field: u16) -> bool {
+        if origin.checksum_known {
+            return true;
+        }
+        let header = &self.header;
+        let is_partial = || {
+            u16::try_from(transport.len()).is_ok_and(|length| {
+                checksum::pseudo_header(header.source, header.destination, header.protocol, length)
+                    == field
+            })
+        };
+        (origin.may_be_partial && is_partial()) || self.verify(transport)
+    }
+
     /// Both endpoints, (destination, source), from the first four bytes of `transport`.
     fn endpoints(&self, transport: &[u8]) -> Option<(SocketAddrV4, SocketAddrV4)> {
         let remote = SocketAddrV4::new(self.header.source, word_at(transport, 0)?);
@@ -403,7 +422,7 @@ fn tcp(segment: &[u8], ip: Place, origin: Origin) -> Result<Class, DropReason> {
     if header_bytes < TCP_HEADER_BYTES || header_bytes > segment.len() {
         return Err(DropReason::TcpTruncated);
     }
-    if !origin.checksum_known && !ip.verify(segment) {
+    if !ip.accepts(origin, segment, u16::from_be_bytes([fixed[16], fixed[17]])) {
         return Err(DropReason::TcpChecksum);
     }
     let (local, remote) = ip.endpoints(fixed).ok_or(DropReason::TcpTruncated)?;
@@ -440,7 +459,7 @@ fn udp(datagram: &[u8], ip: Place, origin: Origin) -> Result<Class, DropReason> 
     }
     let datagram = datagram.get(..length).ok_or(DropReason::UdpTruncated)?;
     // RFC 768: zero means that the sender made no checksum.
-    if !origin.checksum_known && sum != 0 && !ip.verify(datagram) {
+    if sum != 0 && !ip.accepts(origin, datagram, sum) {
         return Err(DropReason::UdpChecksum);
     }
     if local.port() == 0 {

@@ -6,7 +6,7 @@ use super::api::{Change, ConnectRequest, FlowMemory, FlowState};
 use super::buffers::Buffers;
 use super::demux::{FlowKey, TcpFlags, TcpFrame};
 use super::flow::Engine;
-use super::flow_table::{Flags, Phase};
+use super::flow_table::{Flags, FlowTable, Phase};
 use super::input::{clamp_peer_mss, rcv_nxt, segment_limit, shift_of};
 use super::interface::interface;
 use super::isn::{isn, seed_for};
@@ -56,6 +56,21 @@ impl Stack {
         }
     }
 
+    /// Ends the oldest handshake of a listener in favour of a new one. False when all of them are young.
+    fn give_way(&mut self, io: &mut Io<'_>, id: ListenerId) -> bool {
+        let table = &self.table;
+        let oldest = self
+            .listeners
+            .at_mut(id)
+            .and_then(|listener| listener.gives_way(io.now, |flow| is_half_open(table, flow)));
+        let Some(index) = oldest.and_then(|flow| self.table.resolve(flow)) else {
+            return false;
+        };
+        self.counters.flows_gave_way_half_open.raise();
+        self.kill(io, index, Errno::TIMEDOUT, false);
+        true
+    }
+
     /// A SYN for a listener; `old` is where a connection in TIME-WAIT, which it replaces, had come to.
     fn open_passive(
         &mut self,
@@ -71,10 +86,10 @@ impl Stack {
         if listener.accept_queue_full() {
             return self.counters.syn_dropped_accept_queue_full.raise();
         }
-        if listener.syn_backlog_full() {
+        let (owner, options) = (listener.owner, listener.options);
+        if listener.syn_backlog_full() && !self.give_way(io, id) {
             return self.counters.syn_dropped_backlog_full.raise();
         }
-        let (owner, options) = (listener.owner, listener.options);
         if self.table.is_full() {
             return self.counters.syn_dropped_flow_table_full.raise();
         }
@@ -124,7 +139,8 @@ impl Stack {
             cold.meter.max_segment = options.max_segment;
         }
         if let Some(listener) = self.listeners.at_mut(id) {
-            listener.begin();
+            let table = &self.table;
+            listener.begin(table.id(index), io.now, |flow| is_half_open(table, flow));
         }
         self.counters.syns_received.raise();
         // The interface of this one call decides the sequence number (RFC 6528).
@@ -319,6 +335,20 @@ impl Stack {
         }
     }
 
+    /// Lets go of a flow that is over, and frees it at once, so that its ring can be lent again.
+    pub fn forget(
+        &mut self,
+        now: Instant,
+        flow: FlowId,
+        memory: &mut dyn FlowMemory,
+        tx: &mut dyn TxQueue,
+    ) {
+        if let Some(index) = self.table.resolve(flow) {
+            self.let_go(now, index, Close::Abort);
+            self.work_on(&mut Io { now, memory, tx }, index);
+        }
+    }
+
     fn let_go(&mut self, now: Instant, index: u32, how: Close) {
         let Some((hot, cold)) = self.table.parts(index) else {
             return;
@@ -486,3 +516,10 @@ impl Stack {
 /// How far a new connection begins beyond an old one in TIME-WAIT: more than any window without scaling (RFC 6191
 /// section 2 only asks for beyond; Linux takes the same distance).
 const OLD_GAP: u32 = 65_537;
+
+fn is_half_open(table: &FlowTable, flow: FlowId) -> bool {
+    table
+        .resolve(flow)
+        .and_then(|index| table.hot(index))
+        .is_some_and(|hot| hot.phase == Phase::HalfOpen)
+}

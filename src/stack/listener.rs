@@ -3,11 +3,13 @@
 //! RFC 9293 3.10.7.2; the two limits are Linux' (`sk_max_ack_backlog`, listen(2)).
 
 use core::net::{Ipv4Addr, SocketAddrV4};
-use std::collections::HashMap;
+use core::time::Duration;
+use std::collections::{HashMap, VecDeque};
 
 use super::api::{FlowOptions, ListenRequest, Owner};
 use crate::errno::Errno;
-use crate::id::ListenerId;
+use crate::id::{FlowId, ListenerId};
+use crate::time::Instant;
 
 /// One listening endpoint.
 #[derive(Debug)]
@@ -26,7 +28,13 @@ pub(crate) struct Listener {
     half_open: u32,
     /// Established flows that the program has not taken.
     queued: u32,
+    /// Flows whose handshake began, the oldest first; some of them are half-open no more.
+    begun: VecDeque<(FlowId, Instant)>,
 }
+
+/// A handshake that has had this long may give way to a new one: its SYN-ACK was sent twice, and a peer that is there has
+/// answered (RFC 6298 section 2: the first time-out).
+const GIVES_WAY_AFTER: Duration = Duration::from_secs(1);
 
 impl Listener {
     /// Whether no further completed connection may wait: Linux admits `backlog + 1`.
@@ -39,9 +47,35 @@ impl Listener {
         self.half_open >= self.backlog.max(1)
     }
 
-    /// A handshake began.
-    pub(crate) fn begin(&mut self) {
+    /// The handshake of `flow` began.
+    pub(crate) fn begin(
+        &mut self,
+        flow: FlowId,
+        now: Instant,
+        is_half_open: impl Fn(FlowId) -> bool,
+    ) {
         self.half_open = self.half_open.saturating_add(1);
+        // Twice the half-open ones at most, at a constant cost for each.
+        if self.begun.len() > 2 * self.half_open as usize + BEGUN_SLACK {
+            self.begun.retain(|(flow, _)| is_half_open(*flow));
+        }
+        self.begun.push_back((flow, now));
+    }
+
+    /// The oldest handshake, if it has had its time: a flood from addresses that never answer must not shut everybody else
+    /// out until the last SYN-ACK (RFC 4987 section 3.4).
+    pub(crate) fn gives_way(
+        &mut self,
+        now: Instant,
+        is_half_open: impl Fn(FlowId) -> bool,
+    ) -> Option<FlowId> {
+        while let Some((flow, began)) = self.begun.front().copied() {
+            if is_half_open(flow) {
+                return (now.since(began) >= GIVES_WAY_AFTER).then_some(flow);
+            }
+            self.begun.pop_front();
+        }
+        None
     }
 
     /// A handshake was given up.
@@ -65,6 +99,9 @@ impl Listener {
         self.backlog = backlog;
     }
 }
+
+/// Entries of [`Listener::begun`] that are never worth a search.
+const BEGUN_SLACK: usize = 64;
 
 /// All listeners of a stack.
 #[derive(Debug, Default)]
@@ -103,6 +140,7 @@ impl ListenerTable {
             backlog: request.backlog,
             half_open: 0,
             queued: 0,
+            begun: VecDeque::new(),
         };
         let index = match self.free.pop() {
             Some(index) => index,
@@ -235,7 +273,14 @@ mod tests {
         let listener = table.at_mut(id).unwrap();
         for _ in 0..3 {
             assert!(!listener.accept_queue_full());
-            listener.begin();
+            listener.begin(
+                FlowId {
+                    index: 0,
+                    generation: 0,
+                },
+                Instant::ZERO,
+                |_| true,
+            );
             listener.complete();
         }
         assert!(listener.accept_queue_full());

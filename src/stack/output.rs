@@ -3,6 +3,7 @@
 use super::api::{FlowMemory, FlowState};
 use super::flow::{Due, Engine};
 use super::flow_table::{Cold, Flags, Hot, Phase};
+use super::input::ACK_DELAY;
 use super::neighbor::Resolution;
 use super::stack::{Io, Stack};
 use super::tracker::distance;
@@ -195,6 +196,7 @@ impl Stack {
                 return (sent, Progress::Idle);
             }
             let class = cold.mtu_class;
+            let before = hot.track.snd_nxt;
             let Some(interface) = self.interfaces.of(class) else {
                 return (sent, Progress::Idle);
             };
@@ -212,7 +214,10 @@ impl Stack {
             }
             match self.feed(io, index, None, None) {
                 Ok(0) => quiet += 1,
-                Ok(count) => sent += count,
+                Ok(count) => {
+                    sent += count;
+                    self.note_manner(io.now, index, before);
+                }
                 Err(_) => {
                     self.drop_broken(io, index);
                     return (sent, Progress::Idle);
@@ -220,6 +225,22 @@ impl Stack {
             }
             self.after_egress(io, index);
         }
+    }
+
+    /// Learns from what left whether the program answers what it receives (Linux `tcp_event_data_sent`). A mere
+    /// acknowledgement says that it did not.
+    fn note_manner(&mut self, now: Instant, index: u32, before: u32) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        if hot.track.snd_nxt == before {
+            hot.flags.clear(Flags::INTERACTIVE);
+            return;
+        }
+        if hot.flags.has(Flags::UNANSWERED) && cold.watchdog.since_heard(now) <= ACK_DELAY {
+            hot.flags.set(Flags::INTERACTIVE);
+        }
+        hot.flags.clear(Flags::UNANSWERED);
     }
 
     fn has_room(&mut self, io: &mut Io<'_>, index: u32) -> bool {

@@ -652,10 +652,30 @@ fn a_checksum_is_believed_as_the_port_and_the_rules_say() {
         trust_checksum: true,
         ..rules()
     };
-    assert!(matches!(
+    // Neither right nor partial.
+    assert_eq!(
         classify(&bytes, RxMeta::default(), &trusting),
+        Class::Bad(DropReason::TcpChecksum)
+    );
+    let right = Made::tcp(TcpFlags::SYN.0, &[], b"").bytes();
+    assert!(matches!(
+        classify(&right, RxMeta::default(), &trusting),
         Class::Tcp(_)
     ));
+    let mut half = right.clone();
+    let at =
+        |n: usize| Ipv4Addr::from_bits(u32::from_be_bytes(right[n..n + 4].try_into().unwrap()));
+    let length = u16::try_from(right.len() - 34).unwrap();
+    let pseudo = checksum::pseudo_header(at(26), at(30), 6, length);
+    put_word(&mut half, 50, pseudo).unwrap();
+    assert!(matches!(
+        classify(&half, RxMeta::default(), &trusting),
+        Class::Tcp(_)
+    ));
+    assert_eq!(
+        classify(&half, RxMeta::default(), &rules()),
+        Class::Bad(DropReason::TcpChecksum)
+    );
     let bad = RxMeta {
         checksum_bad: true,
         ..RxMeta::default()

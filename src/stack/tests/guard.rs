@@ -169,6 +169,33 @@ fn a_full_accept_queue_drops_syns_and_the_last_ack() {
 }
 
 #[test]
+fn the_oldest_handshake_gives_way_after_a_second() {
+    let mut script = Script::new();
+    script.host.listen(80, 3);
+    for port in 0..3 {
+        script.ask(&Segment::syn().at_port(PEER_PORT + port));
+    }
+    script.wait(Duration::from_millis(900));
+    script.tell(&Segment::syn().at_port(PEER_PORT + 9));
+    assert_eq!(script.count("syn_dropped_backlog_full"), 1);
+    script.wait(Duration::from_millis(200));
+    // Each new SYN takes the place of one old handshake.
+    for port in 10..13 {
+        assert!(
+            script
+                .ask(&Segment::syn().at_port(PEER_PORT + port))
+                .is(SYN | ACK)
+        );
+        assert_eq!(script.host.stack.live_flows(), 3);
+    }
+    assert_eq!(script.count("flows_gave_way_half_open"), 3);
+    // These are young.
+    script.tell(&Segment::syn().at_port(PEER_PORT + 20));
+    assert_eq!(script.count("syn_dropped_backlog_full"), 2);
+    assert_eq!(script.host.memory.returned.len(), 3);
+}
+
+#[test]
 fn unlisten_resets_half_open_and_waiting_flows() {
     let mut script = Script::new();
     let listener = script.host.listen(80, 3);
