@@ -95,7 +95,9 @@ fn check_machine(config: &Config) -> Result<(), String> {
     let errors: Vec<String> = preflight::check(config, &machine)
         .iter()
         .filter(|finding| finding.severity == Severity::Error)
-        .filter(|finding| finding.subject.starts_with("interface") || finding.subject == "privileges")
+        .filter(|finding| {
+            finding.subject.starts_with("interface") || finding.subject == "privileges"
+        })
         .map(ToString::to_string)
         .collect();
     if errors.is_empty() {

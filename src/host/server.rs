@@ -13,11 +13,12 @@ use super::launch::{self, Running};
 use super::life::{Life, Seen, Verdict};
 use super::socket::{self, Received};
 use super::status;
+use super::watch::{News, PortWatch};
 use crate::channel::ABI;
 use crate::channel::cell::{Header, process};
 use crate::channel::message::{Kind, Message, MessageError};
 use crate::channel::sync::Ordering;
-use crate::config::{self, Config, OnError};
+use crate::config::{self, Config, OnError, PortChoice};
 use crate::errno::{Errno, Result};
 use crate::ffi::end_signals::EndSignals;
 use crate::lcore::{self, LcoreStatus, Mail, Mailbox};
@@ -50,6 +51,8 @@ pub enum End {
     Done,
     /// Its lcore ended by a panic; the programs' connections are lost.
     LcoreLost,
+    /// The interface under its port is gone; the programs' connections are lost.
+    PortLost,
 }
 
 /// A message that a client cannot be served.
@@ -72,6 +75,7 @@ pub struct Server {
     mailbox: Arc<Mailbox>,
     status: Arc<LcoreStatus>,
     running: Option<Running>,
+    watch: Option<PortWatch>,
     life: Life,
     signals: Option<EndSignals>,
 }
@@ -96,6 +100,7 @@ impl Server {
             mailbox: Arc::new(Mailbox::new().map_err(no_descriptor)?),
             status: Arc::new(LcoreStatus::default()),
             running: None,
+            watch: None,
             life: Life::new(
                 matches!(config, ServerConfig::Private { .. }),
                 core::time::Duration::ZERO,
@@ -139,11 +144,46 @@ impl Server {
                 }
                 Verdict::Stay(until) => until,
             };
+            if self.port_is_lost(now) {
+                self.close();
+                return Ok(End::PortLost);
+            }
+            let looks = self.watch.as_ref().map(PortWatch::next);
+            let until = until.into_iter().chain(looks).min();
             if let Some(end) = self.wait(now, until)? {
                 self.close();
                 return Ok(end);
             }
         }
+    }
+
+    /// Looks after the interface under the port. True when it is gone: no connection can go on, so all of them are reset
+    /// now and not by their time-outs, and a new socket finds a host that opens what is there then.
+    fn port_is_lost(&mut self, now: Instant) -> bool {
+        let Some(watch) = &mut self.watch else {
+            return false;
+        };
+        let before = watch.name().to_owned();
+        for news in watch.look(now) {
+            match news {
+                News::Gone => {
+                    crate::error!(
+                        "port={before} event=gone action=\"every connection is reset, the host ends\""
+                    );
+                    for family in self.families.iter().flatten() {
+                        family.die();
+                    }
+                    return true;
+                }
+                News::Mtu(mtu) => {
+                    crate::warn!("port={before} event=mtu mtu={mtu}");
+                    self.mailbox.post(Mail::Mtu { mtu });
+                }
+                News::Renamed(name) => crate::warn!("port={before} event=renamed name={name}"),
+                News::Up(up) => crate::warn!("port={before} event=link up={up}"),
+            }
+        }
+        false
     }
 
     /// Looks after families and life at `now`.
@@ -573,12 +613,15 @@ impl Server {
             .collect();
         program.sort_unstable();
         program.dedup();
-        let running =
-            launch::start(config, &program, &self.mailbox, &self.status).map_err(|text| Fault {
+        let running = launch::start(config, self.private, &program, &self.mailbox, &self.status)
+            .map_err(|text| Fault {
                 text,
                 errno: Errno::NODEV,
             })?;
         self.running = Some(running);
+        if let PortChoice::Netdev(name) = &config.port {
+            self.watch = PortWatch::new(name, time::monotonic());
+        }
         for family in self.families.iter_mut().flatten() {
             family.introduce(&self.mailbox);
         }
