@@ -88,6 +88,11 @@ impl PortLock {
 const PRIVATE: &str = "private";
 /// How long a host without clients may take to end.
 const GIVE_WAY: Duration = Duration::from_secs(2);
+/// Between two looks at the lock meanwhile.
+const PAUSE: rustix::event::Timespec = rustix::event::Timespec {
+    tv_sec: 0,
+    tv_nsec: 10_000_000,
+};
 
 /// Who holds a lock, as the file says.
 struct Holder {
@@ -123,7 +128,8 @@ impl Holder {
             if lock().is_ok() {
                 return true;
             }
-            std::thread::sleep(Duration::from_millis(10));
+            // A pause; EINTR only shortens it.
+            let _ = rustix::event::poll(&mut [], Some(&PAUSE));
         }
         false
     }
