@@ -1,4 +1,4 @@
-//! Finds DPDK, binds the calls of `calls.txt`, compiles the C file.
+//! Finds DPDK, binds the calls of `calls.txt`, compiles the C files.
 //!
 //! Without DPDK's pkg-config file, or without libclang, this prints a warning and the crate is empty:
 //! the workspace must build on a machine that has neither. `DEP_DPDK_FOUND` tells the dependent.
@@ -14,6 +14,7 @@ fn main() {
         "calls.txt",
         "c/shim.h",
         "c/shim.c",
+        "c/process.c",
         "c/bind.h",
         "../src/device/plugin_abi.rs",
     ] {
@@ -81,7 +82,7 @@ fn pkg_config(arguments: &[&str]) -> Result<Vec<String>, String> {
     Ok(text.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Writes the bindings of the calls in `calls.txt` and of the C file's own functions.
+/// Writes the bindings of the calls in `calls.txt` and of the C files' own functions.
 fn bind(flags: &[String], to: &Path) -> Result<(), String> {
     let calls = std::fs::read_to_string("calls.txt").map_err(|e| format!("calls.txt: {e}"))?;
     let mut builder = bindgen::Builder::default()
@@ -118,6 +119,7 @@ fn compile(flags: &[String]) -> Result<(), String> {
     let mut build = cc::Build::new();
     build
         .file("c/shim.c")
+        .file("c/process.c")
         .warnings(true)
         .extra_warnings(true)
         .flag("-Wno-unused-parameter");
@@ -128,5 +130,5 @@ fn compile(flags: &[String]) -> Result<(), String> {
     }
     build
         .try_compile("knet_dpdk_shim")
-        .map_err(|error| format!("the C file: {error}"))
+        .map_err(|error| format!("the C files: {error}"))
 }

@@ -6,7 +6,7 @@ root=$(dirname "$here")
 case " $* " in
 *" --help "*|*" -h "*) ;;
 *)
-  "$here/deps.sh" demo
+  . "$here/deps.sh" demo || exit 1
   (cd "$root" && cargo build --release --quiet)
   ;;
 esac

@@ -31,7 +31,7 @@ done
 say() { echo "demo: $*" >&2; }
 [ "$(id -u)" = 0 ] || { say "needs root for its network namespaces (scripts/lab.sh up --device unix does not)"; exit 1; }
 
-"$here/deps.sh" demo
+. "$here/deps.sh" demo || exit 1
 say "building the release"
 (cd "$root" && cargo build --release --quiet)
 

@@ -8,7 +8,7 @@
 # A service that a package brings (redis, nginx, lighttpd) is not started.
 
 # One line a need: verbs | how to see that it is there | apt packages | dnf packages.
-# The first package that the system knows is taken; "-" = nothing to install there.
+# The first package that the system knows is taken; "-" = found by its kind (the Rust tool chain).
 knet_needs() {
 	cat <<-'NEEDS'
 		build test demo | command gcc | gcc | gcc
@@ -18,6 +18,8 @@ knet_needs() {
 		build test demo | module libdpdk | libdpdk-dev | dpdk-devel
 		build test demo | command dpdk-devbind.py | dpdk | dpdk-tools dpdk
 		build test demo | cargo | - | -
+		test | cargo-tool fmt | - | -
+		test | cargo-tool clippy | - | -
 		test | command dpdk-testpmd | dpdk-dev | dpdk
 		test demo | command redis-server | redis-server | redis valkey-compat-redis
 		test demo | command redis-benchmark | redis-tools | redis valkey-compat-redis
@@ -27,7 +29,11 @@ knet_needs() {
 		test demo | command pgrep | procps | procps-ng
 		test demo | command taskset | util-linux | util-linux
 		test demo | command python3 | python3 | python3
+		test | command nm | binutils | binutils
+		test | command git | git | git-core git
+		test | command curl | curl | curl
 		test | command tcpdump | tcpdump | tcpdump
+		test | command ksh | ksh ksh93u+m | ksh
 		test | command nginx | nginx-light nginx | nginx
 		test | command lighttpd | lighttpd | lighttpd
 		test | command strace | strace | strace
@@ -70,6 +76,7 @@ knet_is_there() {
 	command) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
 	module) pkg-config --exists "$1" 2>/dev/null ;;
 	cargo) knet_find_cargo ;;
+	cargo-tool) knet_find_cargo && cargo "$1" --version >/dev/null 2>&1 ;;
 	file)
 		for path in "$@"; do
 			[ -e "$path" ] && return 0
@@ -79,7 +86,7 @@ knet_is_there() {
 	esac
 }
 
-# Writes the missing needs of a verb, as "apt packages | dnf packages" ("cargo" for the tool chain).
+# Writes the missing needs of a verb, as "apt packages | dnf packages" ("cargo", "cargo-tool" for the tool chain).
 knet_missing() {
 	local verbs probe apt dnf
 	knet_needs | while IFS='|' read -r verbs probe apt dnf; do
@@ -87,7 +94,7 @@ knet_missing() {
 		# The probe's words and patterns are to be split and expanded.
 		# shellcheck disable=SC2086
 		knet_is_there $probe && continue
-		case $probe in *cargo*) echo "cargo" ;; *) echo "$apt|$dnf" ;; esac
+		case $probe in *cargo*) echo "$probe" | awk '{ print $1 }' ;; *) echo "$apt|$dnf" ;; esac
 	done
 }
 
@@ -106,19 +113,25 @@ knet_first_known() {
 	return 1
 }
 
-# Packages with a cargo that is new enough: the usual ones, else those for web browsers, else numbered ones.
-knet_rust_packages() {
-	local wanted number cargo
+# Packages with a cargo (or with rustfmt and clippy) that is new enough: the usual ones, else those for web browsers,
+# else numbered ones.
+knet_rust_packages() { # cargo|cargo-tool
+	local wanted number cargo tail
 	wanted=$(knet_rust_wanted)
-	if [ "$knet_installer" = dnf ]; then
-		echo cargo rust
-		return 0
+	if [ "$1" = cargo-tool ] && command -v rustup >/dev/null; then
+		knet_run "$log" rustup component add rustfmt clippy
+		return
 	fi
-	for cargo in cargo cargo-web $(apt-cache search --names-only '^cargo-[0-9.]+$' | awk '{print $1}' | sort -rV); do
+	for cargo in cargo cargo-web $(apt-cache search --names-only '^cargo-[0-9.]+$' 2>/dev/null | awk '{print $1}' | sort -rV); do
+		if [ "$knet_installer" = dnf ]; then
+			[ "$1" = cargo ] && echo cargo rust || echo rustfmt clippy
+			return 0
+		fi
 		number=$(knet_apt_version "$cargo")
 		# 1.85.0+dfsg-1, or 0.66.0 for 1.65 in the old counting, which is too old in any case
 		if [ -n "$number" ] && knet_at_least "${number%%[+~-]*}" "$wanted"; then
-			echo "$cargo ${cargo/cargo/rustc}"
+			tail=${cargo#cargo}
+			[ "$1" = cargo ] && echo "$cargo rustc$tail" || echo "rustfmt$tail rust$tail-clippy"
 			return 0
 		fi
 	done
@@ -155,7 +168,7 @@ knet_run() {
 
 knet_install() {
 	local missing line apt dnf package packages=() log
-	missing=$(knet_missing "$1")
+	missing=$(knet_missing "$1" | sort -u)
 	[ -n "$missing" ] || return 0
 	knet_installer=$(basename "$(command -v apt-get || command -v dnf)")
 	if [ -z "$knet_installer" ]; then
@@ -173,8 +186,8 @@ knet_install() {
 		knet_run "$log" apt-get update -qq || return 1
 	fi
 	while IFS='|' read -r apt dnf; do
-		if [ "$apt" = cargo ]; then
-			line=$(knet_rust_packages) || return 1
+		if [ "$apt" = cargo ] || [ "$apt" = cargo-tool ]; then
+			line=$(knet_rust_packages "$apt") || return 1
 			# shellcheck disable=SC2206
 			packages+=($line)
 			continue

@@ -67,6 +67,12 @@ pub fn is_writable(cell: &ObjectCell, tx_ring_bytes: u32) -> bool {
 #[must_use]
 pub fn bits(cell: &ObjectCell, tx_ring_bytes: u32) -> u32 {
     let what = cell.host.kind.load(Ordering::Acquire);
+    if is_disconnected(cell, what) {
+        // TCP_CLOSE without a shutdown: only HUP and room, and the error if there is one.
+        let failed = cell.host.error.load(Ordering::Acquire) != 0;
+        let error = if failed { event::ERR } else { 0 };
+        return event::HUP | event::OUT | event::WRNORM | error;
+    }
     if what == kind::LISTENER {
         return if readable_bytes(cell) > 0 {
             event::IN | event::RDNORM
@@ -100,6 +106,17 @@ pub fn bits(cell: &ObjectCell, tx_ring_bytes: u32) -> u32 {
         bits |= event::ERR;
     }
     bits
+}
+
+/// Whether an object of kind `what` is as after tcp_disconnect of Linux: its failed attempt to connect was told, or a
+/// shutdown ended its attempt or its listening.
+#[must_use]
+pub fn is_disconnected(cell: &ObjectCell, what: u32) -> bool {
+    match what {
+        kind::FAILED | kind::CONNECTING => cell.wish.told.load(Ordering::Acquire) != 0,
+        kind::LISTENER => cell.write.shut.load(Ordering::Acquire) & shut::READ != 0,
+        _ => false,
+    }
 }
 
 /// Whether it is writable; if not, asks the lcore for an edge, and looks again.
@@ -215,7 +232,8 @@ fn lcore_must_be_woken(control: &Control) -> bool {
     lcore.sleeping.load(Ordering::SeqCst) == 1 && lcore.sleeping.swap(0, Ordering::SeqCst) == 1
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::channel::layout::Layout;
@@ -256,6 +274,15 @@ mod tests {
             bits(&connecting, RING),
             IN | RDNORM | RDHUP | OUT | WRNORM | HUP | ERR
         );
+        // Told by connect(), which takes the error: TCP_CLOSE.
+        connecting.wish.told.store(1, Ordering::Relaxed);
+        connecting.host.error.store(0, Ordering::Relaxed);
+        assert_eq!(bits(&connecting, RING), OUT | WRNORM | HUP);
+        let listener = ObjectCell::default();
+        listener.host.kind.store(kind::LISTENER, Ordering::Relaxed);
+        assert_eq!(bits(&listener, RING), 0);
+        listener.write.shut.store(shut::READ, Ordering::Relaxed);
+        assert_eq!(bits(&listener, RING), OUT | WRNORM | HUP);
     }
 
     #[test]
@@ -297,5 +324,6 @@ mod tests {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(test)]
+#[cfg(loom)]
 mod loom_wakeups;

@@ -1,5 +1,12 @@
 //! The preloaded object exports the reviewed names and nothing else, needs no DPDK, and cannot be unloaded.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "what a test needs must be there"
+)]
+
 #[path = "support/frame.rs"]
 mod frame;
 

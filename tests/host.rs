@@ -266,6 +266,23 @@ fn a_device_that_does_not_open_is_one_line() {
 }
 
 #[test]
+fn a_host_whose_port_does_not_open_makes_room_for_another() {
+    let folder = Folder::new();
+    let conf = folder.0.join("conf");
+    let text = r#"{"interface": {"vdevs": ["knet_unix,path=/no/such/folder/wire"], "ip": "10.0.0.1",
+        "netmask": "255.255.255.0"}, "common": {"linger_s": 60}}"#;
+    std::fs::write(&conf, text).unwrap();
+    let (mut knetd, control) = Knetd::private(&folder, "run");
+    let attached = Attached::attach(control, &conf);
+    let open = Message::new(Kind::Open, 0, 0);
+    knetd::send(attached.socket.as_fd(), &open, &[]);
+    let answer = knetd::receive(attached.socket.as_fd()).unwrap();
+    assert_eq!((answer.kind, answer.b), (Kind::Fault, 0));
+    assert_eq!(knetd.ended().code(), Some(0), "it does not linger");
+    assert_eq!(knetd.socket(), None, "its socket is gone");
+}
+
+#[test]
 fn a_forked_child_keeps_the_sockets() {
     let folder = Folder::new();
     let (mut server, client) = two(&folder, r#""linger_s": 0"#);

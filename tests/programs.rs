@@ -1,6 +1,13 @@
 //! Unmodified C programs over the stack: the preload, a private host that it starts, and the `unix` device. No privilege
 //! is needed. The address is on no interface, so the kernel cannot have served it.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "what a test needs must be there"
+)]
+
 #[path = "support/frame.rs"]
 mod frame;
 

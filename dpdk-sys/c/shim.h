@@ -50,6 +50,9 @@ extern const uint64_t knet_tx_fast_free_offload;
 extern const uint64_t knet_rss_fields;
 extern const uint32_t knet_rss_mode;
 
+struct rte_mempool *knet_copied_pool(const char *name, uint32_t count, uint32_t cache, uint16_t room,
+				     int socket);
+
 struct knet_queue *knet_queue_new(uint16_t port, uint16_t queue, struct rte_mempool *pool,
 				  struct rte_mempool *large, uint64_t tx_offloads);
 void knet_queue_free(struct knet_queue *q);

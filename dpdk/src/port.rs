@@ -53,11 +53,14 @@ impl Port {
         let queues = queue_count(args, &info, &title)?;
         // SAFETY: the port is valid.
         let socket = unsafe { sys::rte_eth_dev_socket_id(id) };
-        let pool = make_pool(c"knet_frames", args.pool_mbufs, args.mbuf_room, socket)?;
+        let copies = driver == "net_af_packet";
+        let (count, room) = (args.pool_mbufs, args.mbuf_room);
+        let pool = make_pool(c"knet_frames", count, room, socket, copies)?;
         let large = if args.large_mbufs == 0 {
             ptr::null_mut()
         } else {
-            make_pool(c"knet_large", args.large_mbufs, args.large_room, socket)?
+            let (count, room) = (args.large_mbufs, args.large_room);
+            make_pool(c"knet_large", count, room, socket, copies)?
         };
         let mut port = Self {
             id,
@@ -481,13 +484,18 @@ fn make_pool(
     count: u32,
     room: u32,
     socket: c_int,
+    copies: bool,
 ) -> Result<*mut sys::rte_mempool, Failure> {
     let bytes = u16::try_from(room.saturating_add(HEADROOM))
         .map_err(|_| Failure::new(-22, format!("buffers of {room} bytes are too large")))?;
     let cache = (count / 4).min(256);
-    // SAFETY: EAL is up, the name ends with NUL.
-    let pool =
-        unsafe { sys::rte_pktmbuf_pool_create(name.as_ptr(), count, cache, 0, bytes, socket) };
+    let pool = if copies {
+        // SAFETY: EAL is up, the name ends with NUL.
+        unsafe { sys::knet_copied_pool(name.as_ptr(), count, cache, bytes, socket) }
+    } else {
+        // SAFETY: the same.
+        unsafe { sys::rte_pktmbuf_pool_create(name.as_ptr(), count, cache, 0, bytes, socket) }
+    };
     if pool.is_null() {
         let errno = eal::errno();
         let what = format!("no memory for {count} buffers of {bytes} bytes");

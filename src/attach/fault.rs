@@ -111,7 +111,7 @@ pub(super) struct Reason(Errno);
 impl fmt::Display for Reason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self.0 {
-            Errno::NOENT => "no such file",
+            Errno::NOENT => "not found",
             Errno::ACCESS => "permission denied",
             Errno::PERM => "not permitted",
             Errno::ISDIR => "is a directory",

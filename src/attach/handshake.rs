@@ -18,6 +18,7 @@ use crate::channel::map::{Control, Receive};
 use crate::channel::message::{
     DESCRIPTORS_MAX, HEAD_BYTES, Kind, Message, MessageError, TEXT_BYTES,
 };
+use crate::channel::policy::{PolicyPage, policy_flag};
 use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
 use crate::rendezvous::Path;
@@ -95,6 +96,7 @@ pub(super) fn hello(socket: i32, config: &ConfigFile) -> Answer<Parts> {
     match reply.message() {
         Ok(answer) if answer.kind == Kind::Welcome => match welcome(socket, &answer, &reply) {
             Ok(parts) => Answer::Done(parts),
+            Err(Errno::NOMEM) => Answer::Fault(no_room(&reply)),
             Err(error) => Answer::Lost(error),
         },
         Ok(answer) => refused(&answer),
@@ -137,6 +139,52 @@ fn foreign<T>(error: MessageError) -> Answer<T> {
             )))
         }
     }
+}
+
+/// The channel cannot be mapped: the limit on our address space, where there is one, and what it lacks.
+fn no_room(reply: &Reply) -> Fault {
+    let sizes = reply.descriptors.iter().flatten().filter_map(|fd| {
+        let size = rustix::fs::fstat(descriptor::lend(*fd).ok()?).ok()?.st_size;
+        u64::try_from(size).ok()
+    });
+    let channel: u64 = sizes.sum();
+    let refuse = says_to_refuse(reply);
+    let end = if refuse {
+        "refused, as common.on_error says"
+    } else {
+        "kernel sockets are used"
+    };
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
+    let mut fault = match limit {
+        Some(limit) => {
+            let used = place::address_space().unwrap_or(0);
+            let lacking = used.saturating_add(channel).saturating_sub(limit);
+            Fault::new(format_args!(
+                "the address space of this process is limited to {} MiB (ulimit -v), {} MiB too few for the channel of {} MiB; {end} (raise the limit, or lower proto_stack.max_tcpcb)",
+                limit >> 20,
+                (lacking >> 20) + 1,
+                channel >> 20
+            ))
+        }
+        None => Fault::new(format_args!(
+            "the channel of {} MiB cannot be mapped: {}; {end}",
+            channel >> 20,
+            reason(Errno::NOMEM)
+        )),
+    };
+    fault.refuse = refuse;
+    fault
+}
+
+/// Whether the host's policy refuses instead of using the kernel, read without mapping it.
+fn says_to_refuse(reply: &Reply) -> bool {
+    let at = core::mem::offset_of!(Header, policy) + core::mem::offset_of!(PolicyPage, flags);
+    let mut flags = [0; 4];
+    let read = reply.descriptors[0]
+        .ok_or(Errno::BADF)
+        .and_then(descriptor::lend)
+        .and_then(|control| rustix::io::pread(control, &mut flags, at as u64));
+    read == Ok(4) && u32::from_ne_bytes(flags) & policy_flag::ON_ERROR_FAIL != 0
 }
 
 fn welcome(socket: i32, answer: &Message<'_>, reply: &Reply) -> Result<Parts> {

@@ -75,10 +75,10 @@ pub enum Standing {
     Refused,
 }
 
-/// Whether a host may still serve sockets that are made now.
+/// Whether sockets that are made now are ours to look after: a host may serve them, or they must be refused.
 #[must_use]
 pub fn may_accelerate() -> bool {
-    STAGE.load(Ordering::Acquire) <= stage::ATTACHED
+    STAGE.load(Ordering::Acquire) != stage::KERNEL
 }
 
 /// Attaches at the first call that needs it. Async-signal-safe; a handler that interrupts its own thread's attach gets

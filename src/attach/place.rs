@@ -79,6 +79,26 @@ pub(super) fn program() -> Path {
     }
 }
 
+/// Bytes of address space that this process uses (VmSize of proc_pid_status(5)).
+pub(super) fn address_space() -> Result<u64> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let status = descriptor::raw(rustix::fs::open(
+        c"/proc/self/status",
+        flags,
+        Mode::empty(),
+    )?);
+    let mut buffer = [0; 4_096];
+    let read = descriptor::lend(status).and_then(|file| rustix::io::read(file, &mut buffer));
+    descriptor::close(status);
+    let text = buffer.get(..read?).unwrap_or(&[]);
+    let kilobytes = text
+        .split(|byte| *byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"VmSize:"))
+        .and_then(|rest| core::str::from_utf8(rest).ok())
+        .and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kilobytes.map(|count| count << 10).ok_or(Errno::PROTO)
+}
+
 /// The last part of a path.
 pub(super) fn name_of(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
@@ -132,6 +152,12 @@ mod tests {
             beside(&Path::new(b"/a/b.so").unwrap()).unwrap().to_string(),
             "/a/knetd"
         );
+    }
+
+    #[test]
+    fn this_process_uses_some_address_space() {
+        let bytes = address_space().unwrap();
+        assert!((1 << 20..1 << 47).contains(&bytes), "{bytes}");
     }
 
     #[test]

@@ -68,7 +68,8 @@ pub fn push(host: &HostLine, read: &ReadLine, entries: &[AtomicU32], object: u32
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 

@@ -239,7 +239,8 @@ fn span(low: usize, high: usize) -> u64 {
     below(high) & !below(low)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 

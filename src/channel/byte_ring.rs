@@ -219,7 +219,8 @@ pub fn pending(write: &WriteLine, head: u64, backed: u32, capacity: u32) -> Pend
     Pending::Bytes(Range::new(start, len, capacity))
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::channel::owner::Taken;
@@ -283,17 +284,15 @@ mod tests {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
-            state % below
+            u8::try_from(state % below).unwrap()
         };
         for backed in [4, 9, CAPACITY] {
             let mut ring = Ring::new(backed);
             let (mut sent, mut received) = (0u8, 0u8);
             for _ in 0..10_000 {
-                let batch: Vec<u8> = (0..random(20))
-                    .map(|n| sent.wrapping_add(n as u8))
-                    .collect();
-                sent = sent.wrapping_add(ring.write(&batch) as u8);
-                for byte in ring.read(random(20) as u32) {
+                let batch: Vec<u8> = (0..random(20)).map(|n| sent.wrapping_add(n)).collect();
+                sent = sent.wrapping_add(u8::try_from(ring.write(&batch)).unwrap());
+                for byte in ring.read(u32::from(random(20))) {
                     assert_eq!(byte, received);
                     received = received.wrapping_add(1);
                 }

@@ -50,7 +50,7 @@ pub mod operation {
     pub const CONNECT: u32 = 2;
 }
 
-/// Bits of [`WishLine::shut`].
+/// Bits of [`WriteLine::shut`].
 pub mod shut {
     /// `shutdown(SHUT_RD)`.
     pub const READ: u32 = 1;
@@ -168,6 +168,9 @@ pub struct WishLine {
     pub remote_port: AtomicU32,
     /// Linger on (bit 31) and its seconds (bits 0 to 30), read by the host when the last holder closes.
     pub linger: AtomicU32,
+    /// 1 once a call has told how the attempt to connect ended (Linux: SS_CONNECTING is over), or the socket was
+    /// disconnected by shutdown. The next connect() begins anew or says EISCONN.
+    pub told: AtomicU32,
 }
 
 /// Written by the program: socket options. Rung in by the doorbell after `changed` is raised.

@@ -408,7 +408,8 @@ pub fn unback(fd: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<()> {
     )
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 

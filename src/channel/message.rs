@@ -29,9 +29,9 @@ pub enum Kind {
     Open,
     /// Host: the device is open and the lcore runs.
     Opened,
-    /// Program: slot `a` is woken through [eventfd].
+    /// Program: slot `a` is woken through \[eventfd\].
     Waiter,
-    /// Program: a fork comes; process cell `a` will speak on [socket].
+    /// Program: a fork comes; process cell `a` will speak on \[socket\].
     Fork,
     /// Child: process cell `a` is process `b`.
     Child,
@@ -138,7 +138,8 @@ impl<'a> Message<'a> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 
@@ -151,15 +152,14 @@ mod tests {
             text: "no device",
         };
         let mut buffer = [0; HEAD_BYTES + TEXT_BYTES];
-        let bytes = message.emit(&mut buffer).to_vec();
+        let mut bytes = message.emit(&mut buffer).to_vec();
         assert_eq!(Message::parse(&bytes), Ok(message));
         for len in 0..bytes.len() {
-            assert!(Message::parse(&bytes[..len]).is_err());
+            Message::parse(&bytes[..len]).unwrap_err();
         }
-        let mut other = bytes.clone();
-        other[4] = 200;
-        assert!(matches!(Message::parse(&other), Err(MessageError::Abi(_))));
-        other[0] = 0;
-        assert_eq!(Message::parse(&other), Err(MessageError::Foreign));
+        bytes[4] = 200;
+        assert!(matches!(Message::parse(&bytes), Err(MessageError::Abi(_))));
+        bytes[0] = 0;
+        assert_eq!(Message::parse(&bytes), Err(MessageError::Foreign));
     }
 }

@@ -48,7 +48,8 @@ pub mod sync;
 #[cfg(loom)]
 pub use model as map;
 
-#[cfg(all(test, loom))]
+#[cfg(test)]
+#[cfg(loom)]
 mod loom_rings;
 
 /// Raised with every change of a cell, an offset or a message. Hand-shakes with another number fail.

@@ -137,3 +137,17 @@ std::thread_local! {
     /// Frames that this thread made, to see that a steady state makes none.
     pub(super) static MADE: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
 }
+
+/// A frame that tells its number, with a length and contents that follow from it.
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub(super) fn numbered(number: u32) -> Vec<u8> {
+    let mut random = super::fault::Random::new(u64::from(number));
+    let len = 60 + usize::try_from(random.next() % 1455).unwrap();
+    let mut bytes = number.to_be_bytes().to_vec();
+    while bytes.len() < len {
+        bytes.extend_from_slice(&random.next().to_be_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}

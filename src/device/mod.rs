@@ -127,6 +127,9 @@ pub trait TxQueue: Send {
     fn room(&self) -> usize;
 }
 
+/// The halves of a queue pair.
+pub type QueuePair = (Box<dyn RxQueue>, Box<dyn TxQueue>);
+
 /// An open port.
 pub trait Device: Send {
     /// What the port can do.
@@ -136,7 +139,7 @@ pub trait Device: Send {
     ///
     /// # Errors
     /// EINVAL when there is no such queue or it was taken.
-    fn queue_pair(&mut self, queue: usize) -> Result<(Box<dyn RxQueue>, Box<dyn TxQueue>), Errno>;
+    fn queue_pair(&mut self, queue: usize) -> Result<QueuePair, Errno>;
 
     /// Counters so far.
     fn stats(&self) -> PortStats;

@@ -7,7 +7,7 @@ use super::fault::{FaultConfig, FaultCounts, FaultLine};
 use super::frame::{Frame, LINK_HEADER_BYTES, lend};
 use super::port_counters::{PortCounters, count};
 use super::tx_batch::TxBatch;
-use super::{BURST_MAX, Capabilities, Device, PortStats, RxQueue, TxMeta, TxQueue};
+use super::{BURST_MAX, Capabilities, Device, PortStats, QueuePair, RxQueue, TxMeta, TxQueue};
 use crate::errno::Errno;
 use crate::time::Instant;
 
@@ -96,7 +96,7 @@ impl Device for PairDevice {
         &self.capabilities
     }
 
-    fn queue_pair(&mut self, queue: usize) -> Result<(Box<dyn RxQueue>, Box<dyn TxQueue>), Errno> {
+    fn queue_pair(&mut self, queue: usize) -> Result<QueuePair, Errno> {
         if queue != 0 || self.taken {
             return Err(Errno::INVAL);
         }

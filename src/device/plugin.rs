@@ -5,9 +5,9 @@
 //! the operator; this crate itself is linked to no part of DPDK.
 //!
 //! # Safety
-//! The table lies in an object that is never unloaded, and [`plugin_abi::ABI`] and the table's size were
+//! The table lies in an object that is never unloaded, and [`super::plugin_abi::ABI`] and the table's size were
 //! compared before anything else of it was read. A queue pointer goes to exactly one receive half and
-//! one transmit half (`queue_pair` gives each once), and both keep [`Port`] alive, whose end is the only
+//! one transmit half (`queue_pair` gives each once), and both keep `Port` alive, whose end is the only
 //! place that calls `stop`. A slot's memory is its owner's alone between the call that gave it and the
 //! call that takes it back.
 
@@ -28,7 +28,7 @@ use super::plugin_abi::{
     ABI, ErrorText, OFFLOAD_LRO, OFFLOAD_RX_CHECKSUM, OFFLOAD_TSO, OFFLOAD_TX_CHECKSUM, PortFacts,
     SLOTS_MAX, SYMBOL, StartArgs, Stats, TRUST_CHECKSUM, Table,
 };
-use super::{BURST_MAX, Capabilities, Device, DeviceError, PortStats, RxQueue, TxQueue};
+use super::{BURST_MAX, Capabilities, Device, DeviceError, PortStats, QueuePair};
 use crate::errno::Errno;
 use queue::{Receive, Transmit};
 
@@ -250,7 +250,7 @@ impl Device for PluginDevice {
         &self.capabilities
     }
 
-    fn queue_pair(&mut self, queue: usize) -> Result<(Box<dyn RxQueue>, Box<dyn TxQueue>), Errno> {
+    fn queue_pair(&mut self, queue: usize) -> Result<QueuePair, Errno> {
         let taken = self
             .taken
             .get_mut(queue)

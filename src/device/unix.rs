@@ -1,6 +1,6 @@
 //! The device `knet_unix,path=P`: frames between two hosts over an AF_UNIX SOCK_SEQPACKET socket.
 //!
-//! One datagram is one frame. Nobody is server or client by configuration: see [`link`]. What a port
+//! One datagram is one frame. Nobody is server or client by configuration: see `link`. What a port
 //! receives suffers its own simulated faults.
 
 use std::os::fd::AsRawFd;
@@ -11,7 +11,8 @@ use super::frame::{Frame, LINK_HEADER_BYTES, lend};
 use super::port_counters::{PortCounters, count};
 use super::tx_batch::TxBatch;
 use super::{
-    BURST_MAX, Capabilities, Device, DeviceError, PortStats, RxFrame, RxQueue, TxMeta, TxQueue,
+    BURST_MAX, Capabilities, Device, DeviceError, PortStats, QueuePair, RxFrame, RxQueue, TxMeta,
+    TxQueue,
 };
 use crate::errno::Errno;
 use crate::time::Instant;
@@ -69,7 +70,7 @@ impl Device for UnixDevice {
         &self.capabilities
     }
 
-    fn queue_pair(&mut self, queue: usize) -> Result<(Box<dyn RxQueue>, Box<dyn TxQueue>), Errno> {
+    fn queue_pair(&mut self, queue: usize) -> Result<QueuePair, Errno> {
         if queue != 0 || self.taken {
             return Err(Errno::INVAL);
         }

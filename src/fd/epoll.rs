@@ -1,5 +1,7 @@
 //! Epolls as the program numbers them: which are known, who joins the channel, and the bell that ends waits begun before
 //! this process was attached.
+//!
+//! DEVIATION: an epoll inside another epoll, poll or select shows its kernel descriptors only.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;

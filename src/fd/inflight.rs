@@ -3,7 +3,7 @@
 //!
 //! Each such hold stands in a small table, so that a forked child, which has none of those threads, gives them back.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::Socket;
 use super::table::Entry;
@@ -14,6 +14,10 @@ use crate::thread;
 const CALLS: usize = 256;
 
 static TABLE: [AtomicU64; CALLS] = [const { AtomicU64::new(0) }; CALLS];
+/// The thread of each call.
+static THREADS: [AtomicU32; CALLS] = [const { AtomicU32::new(0) }; CALLS];
+/// A place whose hold was given back while the call goes on; as an entry it is nothing.
+const GIVEN_BACK: u64 = 1 << 61;
 
 /// The hold of one call; given back on drop, also when the thread is cancelled in the wait.
 #[derive(Debug)]
@@ -27,11 +31,14 @@ impl InFlight {
         // Threads begin at different places, so that they seldom meet.
         let start = thread::id() as usize % CALLS;
         let (before, behind) = TABLE.split_at_checked(start)?;
-        let place = behind.iter().chain(before).find(|place| {
+        let (first, last) = THREADS.split_at_checked(start)?;
+        let mut places = behind.iter().zip(last).chain(before.iter().zip(first));
+        let (place, thread) = places.find(|(place, _)| {
             place
                 .compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
         })?;
+        thread.store(thread::id(), Ordering::Release);
         if hold::add(socket.link, socket.object).is_err() {
             place.store(0, Ordering::Release);
             return None;
@@ -43,6 +50,26 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         super::release(Entry::unpack(self.0.swap(0, Ordering::AcqRel)));
+    }
+}
+
+/// This thread closes a descriptor of `entry`. When it does so in a signal handler that interrupted its own call, the
+/// call's hold goes too: Linux begins the call anew behind the handler, and finds the number closed.
+pub fn give_back_own(entry: Entry) {
+    let mine = thread::id();
+    for (place, thread) in TABLE.iter().zip(&THREADS) {
+        if thread.load(Ordering::Acquire) == mine
+            && place
+                .compare_exchange(
+                    entry.pack(),
+                    GIVEN_BACK,
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+        {
+            super::release(entry);
+        }
     }
 }
 

@@ -162,10 +162,6 @@ pub const SETTABLE: u32 = OFlags::NONBLOCK.bits()
     | OFlags::NOATIME.bits()
     | ASYNC;
 
-/// Beside the status flags of an object: connect() has not told how the attempt ended (Linux' SS_CONNECTING). Never
-/// shown to the program.
-pub const CONNECT_UNTOLD: u32 = 1 << 31;
-
 /// O_ASYNC.
 const ASYNC: u32 = 0o20_000;
 

@@ -4,7 +4,7 @@
 //! lists the processes that hold it; one that dies without a word is found when the records run out.
 //!
 //! # Safety
-//! The mapping holds one zeroed [`Region`], which consists of atomics only, and is never unmapped.
+//! The mapping holds one zeroed `Region`, which consists of atomics only, and is never unmapped.
 
 #![allow(unsafe_code)]
 

@@ -8,7 +8,7 @@ use core::net::SocketAddrV4;
 use super::registry::{self, Decision, Registration};
 use super::table::{self, Entry, Handle, Record};
 use super::{Socket, epoll, options, twin};
-use crate::attach::{self, Link, Object, Standing};
+use crate::attach::{self, Link, Standing};
 use crate::errno::{Errno, Result};
 use crate::ffi::errno;
 use crate::ffi::wait::{self, EpollEvent};
@@ -325,41 +325,13 @@ fn add(socket: &Socket, record: Record, fd: i32, event: EpollEvent) -> Result<()
     )
 }
 
-/// listen(2) of a listener that was shut down: another object takes the number, and the registrations of the old one are
-/// over, as Linux keeps none of its connections either.
+/// A second connect(2) after the first one failed, as Linux allows.
 ///
 /// # Errors
 /// The host's refusal.
-pub fn listen_again(fd: i32, socket: Socket, backlog: u32) -> Result<()> {
+pub fn connect_again(fd: i32, socket: Socket, remote: SocketAddrV4) -> Result<()> {
+    let link = socket.link;
     let local = twin::local(fd)?;
-    let object = listener::listen(socket.link, local, backlog, &kept_options(socket))?;
-    exchange_object(fd, socket, object).map(|_| ())
-}
-
-/// The options of an object, for the one that takes its place.
-fn kept_options(socket: Socket) -> crate::socket::options::Options {
-    socket
-        .object
-        .cell(socket.link)
-        .map(crate::socket::options::Options::of)
-        .unwrap_or_default()
-}
-
-/// Gives the number of `socket` to `object`, which is held once already.
-fn exchange_object(fd: i32, socket: Socket, object: Object) -> Result<Object> {
-    let new = Socket { object, ..socket };
-    if super::replace(fd, socket.entry(), new.entry()) {
-        return Ok(object);
-    }
-    crate::socket::close::release(socket.link, object);
-    Err(Errno::BADF)
-}
-
-/// A second connect(2) after the first one failed, as Linux allows: another object takes the number.
-///
-/// # Errors
-/// The host's refusal.
-pub fn connect_again(fd: i32, socket: Socket, remote: SocketAddrV4) -> Result<Object> {
-    let object = connect::start(socket.link, None, remote, &kept_options(socket))?;
-    exchange_object(fd, socket, object)
+    let bound = local.port() != 0 || link.control.header().policy.is_ours(*local.ip());
+    connect::start_again(link, socket.object, bound.then_some(local), remote)
 }

@@ -1,7 +1,7 @@
 //! What the program's signal handlers ask for, and which threads still live.
 //!
 //! # Safety
-//! The kernel writes one [`Action`] per call; numbers are all that goes to it.
+//! The kernel writes one `Action` per call; numbers are all that goes to it.
 
 #![allow(unsafe_code)]
 

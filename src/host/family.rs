@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags};
 
 use crate::channel::cell::{host_state, process};
-use crate::channel::layout::PROCS;
+use crate::channel::layout::{Layout, PROCS};
 use crate::channel::sync::Ordering;
 use crate::config::Config;
 use crate::errno::{Errno, Result};
@@ -51,8 +51,9 @@ impl Family {
                 "lower proto_stack.max_tcpcb, or raise the limits on memory and file size"
             };
             format!(
-                "no channel memory for {} connections: {what}: {errno} ({advice})",
-                config.tcp.max_connections
+                "no channel memory for {} connections: {what}: {errno}{} ({advice})",
+                config.tcp.max_connections,
+                address_space(layout, errno)
             )
         };
         let segments =
@@ -129,6 +130,19 @@ impl Family {
             .header()
             .host_state
             .store(host_state::DEAD, Ordering::SeqCst);
+    }
+}
+
+/// What the limit on address space has to do with it, for the line.
+fn address_space(layout: Layout, errno: Errno) -> String {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
+    match limit {
+        Some(limit) if errno == Errno::NOMEM => format!(
+            ", because the host's address space is limited to {} MiB (ulimit -v) and the channel alone takes {} MiB",
+            limit >> 20,
+            (layout.control_bytes() + layout.receive_bytes()) >> 20
+        ),
+        _ => String::new(),
     }
 }
 

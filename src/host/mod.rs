@@ -6,6 +6,7 @@
 //! the lcore through its mailbox only. Invariant: whatever a client sends, sends too late or never sends, the other
 //! clients and the lcore go on.
 
+mod attach;
 mod clients;
 mod family;
 mod launch;

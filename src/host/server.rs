@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::event::Timespec;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::clients::{Client, Clients, Ready, Standing, source};
 use super::family::Family;
@@ -14,18 +13,17 @@ use super::life::{Life, Seen, Verdict};
 use super::socket::{self, Received};
 use super::status;
 use super::watch::{News, PortWatch};
+use crate::BUILD_VERSION;
 use crate::channel::ABI;
-use crate::channel::cell::{Header, process};
+use crate::channel::cell::process;
 use crate::channel::message::{Kind, Message, MessageError};
 use crate::channel::sync::Ordering;
-use crate::config::{self, Config, OnError, PortChoice};
+use crate::config::{Config, Faults, OnError, PortChoice};
 use crate::errno::{Errno, Result};
 use crate::ffi::end_signals::EndSignals;
 use crate::lcore::{self, LcoreStatus, Mail, Mailbox};
-use crate::rendezvous::{self, ConfigHash};
 use crate::stack::Owner;
 use crate::time::{self, Instant};
-use crate::{BUILD_VERSION, telemetry};
 
 /// How a host is started.
 #[derive(Debug)]
@@ -56,28 +54,47 @@ pub enum End {
 }
 
 /// A message that a client cannot be served.
-struct Fault {
-    text: String,
-    errno: Errno,
+pub(super) struct Fault {
+    pub(super) text: String,
+    pub(super) errno: Errno,
+    /// What the config of the fault says, when it is not the one that we run.
+    on_error: Option<OnError>,
+}
+
+impl Fault {
+    pub(super) const fn new(text: String, errno: Errno) -> Self {
+        Self {
+            text,
+            errno,
+            on_error: None,
+        }
+    }
+
+    pub(super) fn of_config(faults: &Faults) -> Self {
+        Self {
+            on_error: Some(faults.on_error),
+            ..Self::new(faults.one_line(), Errno::INVAL)
+        }
+    }
 }
 
 /// The control side of a host.
 #[derive(Debug)]
 pub struct Server {
-    private: bool,
+    pub(super) private: bool,
     /// Could not serve its client, for a reason that may be the client's own (its limits, its privileges): the next
     /// program starts another host.
-    unfit: bool,
-    config: Option<Config>,
-    listener: Option<(OwnedFd, PathBuf)>,
-    clients: Clients,
-    families: Vec<Option<Family>>,
-    mailbox: Arc<Mailbox>,
-    status: Arc<LcoreStatus>,
-    running: Option<Running>,
+    pub(super) unfit: bool,
+    pub(super) config: Option<Config>,
+    pub(super) listener: Option<(OwnedFd, PathBuf)>,
+    pub(super) clients: Clients,
+    pub(super) families: Vec<Option<Family>>,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) status: Arc<LcoreStatus>,
+    pub(super) running: Option<Running>,
     watch: Option<PortWatch>,
-    life: Life,
-    signals: Option<EndSignals>,
+    pub(super) life: Life,
+    pub(super) signals: Option<EndSignals>,
 }
 
 impl Server {
@@ -317,13 +334,7 @@ impl Server {
                          {ABI}; restart the program, or install both from one build",
                         own_path()
                     );
-                    self.refuse(
-                        place,
-                        &Fault {
-                            text,
-                            errno: Errno::PROTO,
-                        },
-                    );
+                    self.refuse(place, &Fault::new(text, Errno::PROTO));
                 }
                 return self.gone(place);
             }
@@ -336,7 +347,9 @@ impl Server {
                 Ok(()) => {}
                 Err(fault) => {
                     self.refuse(place, &fault);
-                    self.resign();
+                    if self.families.iter().all(Option::is_none) {
+                        self.resign();
+                    }
                     self.gone(place);
                 }
             },
@@ -376,91 +389,8 @@ impl Server {
         }
     }
 
-    fn hello(
-        &mut self,
-        place: usize,
-        message: &Message<'_>,
-        file: Option<OwnedFd>,
-    ) -> core::result::Result<(), Fault> {
-        let mut lines = message.text.split('\n');
-        let mut line = || lines.next().unwrap_or("");
-        let (version, path, program, frame) = (line(), line(), line(), line());
-        if version != BUILD_VERSION || message.a as usize != size_of::<Header>() {
-            return Err(Fault {
-                text: format!(
-                    "{frame} is build {version}, the host {} is build {BUILD_VERSION}; restart the program, or install \
-                     both from one build",
-                    own_path()
-                ),
-                errno: Errno::PROTO,
-            });
-        }
-        self.configure(path, file)?;
-        let Some(config) = &self.config else {
-            return Err(Fault {
-                text: "the host has no config".to_owned(),
-                errno: Errno::INVAL,
-            });
-        };
-        let no_room = |text: String| Fault {
-            text,
-            errno: Errno::NOMEM,
-        };
-        let free = self.families.iter().position(Option::is_none);
-        let number = free.unwrap_or(self.families.len());
-        let owner = Owner(u32::try_from(number).unwrap_or(u32::MAX));
-        if number >= lcore::FAMILIES_MAX as usize {
-            return Err(no_room(format!(
-                "{number} program families are attached, which is all that fit"
-            )));
-        }
-        let mut family = Family::create(owner, config, program).map_err(no_room)?;
-        let cell = family
-            .admit(message.b)
-            .map_err(|errno| no_room(format!("no process cell: {errno}")))?;
-        family.clients = 1;
-        let welcome = Message::new(Kind::Welcome, cell, std::process::id());
-        let Some(client) = self.clients.at_mut(place) else {
-            return Ok(());
-        };
-        client.standing = Standing::Attached {
-            owner,
-            cell,
-            pid: message.b,
-        };
-        client.same_namespace = client.process == Some(message.b);
-        let process = client.process;
-        let descriptors = [
-            family.segments.control_fd().as_fd(),
-            family.receive.as_fd(),
-            self.mailbox.eventfd().as_fd(),
-        ];
-        if let Err(errno) = socket::send(client.socket.as_fd(), &welcome, &descriptors) {
-            client.standing = Standing::New;
-            crate::warn!("program={program} event=welcome_failed errno={errno}");
-            self.gone(place);
-            return Ok(());
-        }
-        crate::info!(
-            "program={program} process={} family={number} event=attached",
-            message.b
-        );
-        if self.running.is_some() {
-            family.introduce(&self.mailbox);
-            self.mailbox.post(Mail::Process { owner, cell });
-            self.neighbour(process);
-        }
-        if number == self.families.len() {
-            self.families.push(None);
-        }
-        if let Some(slot) = self.families.get_mut(number) {
-            *slot = Some(family);
-        }
-        Ok(())
-    }
-
     /// An lcore that shares its CPU with a client yields.
-    fn neighbour(&self, process: Option<u32>) {
+    pub(super) fn neighbour(&self, process: Option<u32>) {
         let Some(running) = &self.running else {
             return;
         };
@@ -470,140 +400,14 @@ impl Server {
         }
     }
 
-    /// Reads the config that rode along; the first one of a private host becomes its own.
-    fn configure(&mut self, path: &str, file: Option<OwnedFd>) -> core::result::Result<(), Fault> {
-        let invalid = |text: String| Fault {
-            text,
-            errno: Errno::INVAL,
-        };
-        let Some(file) = file else {
-            // The program may not read it: what the system's host has read counts.
-            return match &self.config {
-                Some(_) if !self.private => Ok(()),
-                _ => Err(invalid(format!("{path}: the program sent no config"))),
-            };
-        };
-        let bytes = config::read_descriptor(path, file.as_fd())
-            .map_err(|faults| invalid(faults.one_line()))?;
-        let hash = config::config_hash(&bytes);
-        if let Some(ours) = &self.config {
-            if ours.hash == hash {
-                return Ok(());
-            }
-            return Err(invalid(format!(
-                "{path} differs from {}, which this host runs; restart the host, or name that file by KNET_CONF",
-                ours.file
-            )));
-        }
-        let config =
-            config::load_bytes(path, &bytes).map_err(|faults| invalid(faults.one_line()))?;
-        let mut bytes_hash = ConfigHash::default();
-        bytes_hash.add(&bytes);
-        self.adopt(config);
-        self.bind_private(bytes_hash);
-        Ok(())
-    }
-
-    fn adopt(&mut self, config: Config) {
-        telemetry::log::set_threshold(config.log_level);
-        for remark in &config.remarks {
-            crate::info!("config={} remark=\"{remark}\"", config.file);
-        }
-        self.life.set_times(config.linger, config.linger_max);
-        self.config = Some(config);
-    }
-
-    /// Binds the socket by which other processes find this host. Without one it serves its first client only.
-    fn bind_private(&mut self, hash: ConfigHash) {
-        let names = rendezvous::run_folder()
-            .and_then(|folder| Ok((folder, rendezvous::network_namespace()?)))
-            .and_then(|(folder, namespace)| rendezvous::host_names(&folder, namespace, hash));
-        let bound = names
-            .map_err(|errno| format!("run folder: {errno}"))
-            .and_then(|names| self.listen(PathBuf::from(names.socket.to_string())));
-        if let Err(line) = bound {
-            crate::warn!("event=not_found_by_others reason=\"{line}\"");
-        }
-    }
-
-    /// Binds and listens at `path`, in place of a host that died.
-    fn listen(&mut self, path: PathBuf) -> core::result::Result<(), String> {
-        let fault = |errno: Errno| format!("socket {}: {errno}", path.display());
-        let address = SocketAddrUnix::new(&path).map_err(fault)?;
-        let fresh = || {
-            rustix::net::socket_with(
-                AddressFamily::UNIX,
-                SocketType::SEQPACKET,
-                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-                None,
-            )
-        };
-        let socket = fresh().map_err(fault)?;
-        match rustix::net::bind(&socket, &address) {
-            Ok(()) => {}
-            Err(Errno::ADDRINUSE) => {
-                let probe = fresh().map_err(fault)?;
-                if rustix::net::connect(&probe, &address) != Err(Errno::CONNREFUSED) {
-                    return Err(format!(
-                        "socket {}: another host listens there",
-                        path.display()
-                    ));
-                }
-                rustix::fs::unlink(&path).map_err(fault)?;
-                rustix::net::bind(&socket, &address).map_err(fault)?;
-            }
-            Err(errno) => return Err(fault(errno)),
-        }
-        let mode = if self.private { 0o600 } else { 0o660 };
-        rustix::fs::chmod(&path, rustix::fs::Mode::from_raw_mode(mode)).map_err(fault)?;
-        rustix::net::listen(&socket, LISTEN_BACKLOG).map_err(fault)?;
-        self.listener = Some((socket, path));
-        Ok(())
-    }
-
-    fn accept(&mut self) {
-        let Some((listener, _)) = &self.listener else {
-            return;
-        };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = match rustix::net::accept_with(listener, flags) {
-            Ok(socket) => socket,
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
-            // Out of descriptors: the client waits in the queue until some are free.
-            Err(errno) => {
-                crate::error!("event=client_not_accepted errno={errno}");
-                // Nothing but a pause can be done on this thread; the lcore goes on. EINTR only shortens it.
-                let _ = rustix::event::poll(&mut [], Some(&timespec(ACCEPT_PAUSE)));
-                return;
-            }
-        };
-        match Client::new(socket) {
-            Ok((client, user)) if self.may_attach(user) => {
-                self.clients.add(client);
-            }
-            Ok((_, user)) => {
-                crate::warn!("user={user} event=client_refused reason=\"not this user\"")
-            }
-            Err(errno) => crate::warn!("event=client_refused errno={errno}"),
-        }
-    }
-
-    /// Same user, or root; a system's host of root serves whom the socket's mode lets in.
-    fn may_attach(&self, user: u32) -> bool {
-        let own = rustix::process::geteuid().as_raw();
-        user == own || user == 0 || (!self.private && own == 0)
-    }
-
     /// Opens the port and starts the lcore, unless that is done.
     fn open(&mut self) -> core::result::Result<(), Fault> {
         if self.running.is_some() {
             return Ok(());
         }
         let Some(config) = &self.config else {
-            return Err(Fault {
-                text: "the host has no config".to_owned(),
-                errno: Errno::INVAL,
-            });
+            let text = "the host has no config".to_owned();
+            return Err(Fault::new(text, Errno::INVAL));
         };
         let mut program: Vec<u32> = self
             .clients
@@ -614,10 +418,7 @@ impl Server {
         program.sort_unstable();
         program.dedup();
         let running = launch::start(config, self.private, &program, &self.mailbox, &self.status)
-            .map_err(|text| Fault {
-                text,
-                errno: Errno::NODEV,
-            })?;
+            .map_err(|text| Fault::new(text, Errno::NODEV))?;
         self.running = Some(running);
         if let PortChoice::Netdev(name) = &config.port {
             self.watch = PortWatch::new(name, time::monotonic());
@@ -710,7 +511,7 @@ impl Server {
     }
 
     /// A client is gone: what only its process held ends.
-    fn gone(&mut self, place: usize) {
+    pub(super) fn gone(&mut self, place: usize) {
         let Some(client) = self.clients.remove(place) else {
             return;
         };
@@ -741,10 +542,8 @@ impl Server {
     }
 
     fn refuse(&mut self, place: usize, fault: &Fault) {
-        let fails = self
-            .config
-            .as_ref()
-            .is_some_and(|config| config.on_error == OnError::Fail);
+        let ours = || self.config.as_ref().map(|config| config.on_error);
+        let fails = fault.on_error.or_else(ours) == Some(OnError::Fail);
         let end = if fails {
             "refused, as common.on_error says"
         } else {
@@ -804,11 +603,11 @@ impl Server {
     }
 }
 
-fn own_path() -> String {
+pub(super) fn own_path() -> String {
     std::env::current_exe().map_or_else(|_| "knetd".to_owned(), |path| path.display().to_string())
 }
 
-fn timespec(span: core::time::Duration) -> Timespec {
+pub(super) fn timespec(span: core::time::Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(span.subsec_nanos()),
@@ -817,9 +616,5 @@ fn timespec(span: core::time::Duration) -> Timespec {
 
 /// Messages of one client that are served before the next client's.
 const MESSAGES_MAX: usize = 16;
-/// Clients that may wait to be accepted.
-const LISTEN_BACKLOG: i32 = 128;
-/// Between two tries to accept without a free descriptor.
-const ACCEPT_PAUSE: core::time::Duration = core::time::Duration::from_millis(10);
 /// How long the lcore may take for its last turn.
 const STOP_WAIT: core::time::Duration = core::time::Duration::from_secs(1);

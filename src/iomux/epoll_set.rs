@@ -260,14 +260,17 @@ pub fn wait(
     let deadline = timeout
         .filter(|_| !is_look)
         .map(|timeout| monotonic() + timeout);
-    let mut kernel_has = false;
+    let mut kernel = KernelHalf::Unknown;
     let mut is_last = is_look;
     // A loop that never sleeps in here must hear of the host's end too.
     link.look();
     loop {
-        let count = gather(link, epoll, cell, kernel_epfd, kernel_has, events)?;
-        if count > 0 {
-            return Ok(count);
+        // With nothing of ours the sleep asks the kernel, in the call that it makes anyway.
+        if is_look || kernel != KernelHalf::Unknown || may_have_ours(link, epoll, cell) {
+            let count = gather(link, epoll, cell, kernel_epfd, kernel, events)?;
+            if count > 0 {
+                return Ok(count);
+            }
         }
         if is_last {
             if is_look && sigmask.is_some() {
@@ -280,31 +283,50 @@ pub fn wait(
         if let Some(last) = fds.last_mut() {
             last.fd = kernel_epfd;
             last.events = 1;
+            last.revents = NOT_ASKED;
         }
-        let mut ready = || {
-            link.control
-                .ready(epoll)
-                .is_some_and(|ready| ready.may_have_any())
-                || needs_burial(link, cell)
-        };
+        let mut ready = || may_have_ours(link, epoll, cell);
         let watch = Watch::Epoll(epoll);
         match waiter::sleep(link, watch, &mut fds, deadline, sigmask, &mut ready) {
-            Wake::Ready | Wake::HostDead => {}
-            Wake::Kernel => kernel_has = true,
+            Wake::Ready | Wake::HostDead | Wake::Kernel => {}
             Wake::Timeout => is_last = true,
             Wake::Interrupted => return Err(Errno::INTR),
             Wake::Failed(error) => return Err(error),
         }
+        kernel = match fds.last().map_or(NOT_ASKED, |last| last.revents) {
+            NOT_ASKED => KernelHalf::Unknown,
+            0 => KernelHalf::Idle,
+            _ => KernelHalf::Ready,
+        };
     }
 }
 
-/// Asks both halves, the one that came second last time first.
+/// What is known of the kernel descriptors of an epoll.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KernelHalf {
+    Unknown,
+    /// It had nothing a moment ago.
+    Idle,
+    Ready,
+}
+
+/// What ppoll never writes: it has not looked at the kernel epoll.
+const NOT_ASKED: i16 = 0x4000;
+
+fn may_have_ours(link: &Link, epoll: u32, cell: &EpollCell) -> bool {
+    link.control
+        .ready(epoll)
+        .is_some_and(|ready| ready.may_have_any())
+        || needs_burial(link, cell)
+}
+
+/// Asks both halves, the one that came second last time first; the kernel's not when nothing is to be had there.
 fn gather(
     link: &Link,
     epoll: u32,
     cell: &EpollCell,
     kernel_epfd: i32,
-    kernel_has: bool,
+    kernel: KernelHalf,
     events: &mut [EpollEvent],
 ) -> Result<usize> {
     if needs_burial(link, cell) {
@@ -312,7 +334,11 @@ fn gather(
     }
     let notes = cell.cursor.load(Ordering::Relaxed);
     let from = notes & cursor::INDEX;
-    let asks_kernel = kernel_has || cell.kernel_items.load(Ordering::Relaxed) > 0;
+    let asks_kernel = match kernel {
+        KernelHalf::Ready => true,
+        KernelHalf::Idle => false,
+        KernelHalf::Unknown => cell.kernel_items.load(Ordering::Relaxed) > 0,
+    };
     if !asks_kernel {
         let (found, next) = collect(link, epoll, from, events);
         cell.cursor.store(

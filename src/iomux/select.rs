@@ -1,4 +1,4 @@
-//! select(2) and pselect(2), over [`super::poll`].
+//! select(2) and pselect(2), over [`super::poll()`].
 
 use core::time::Duration;
 

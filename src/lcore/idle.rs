@@ -84,7 +84,7 @@ impl Idle {
     }
 }
 
-/// Sleeps until `bell` is readable, a frame may be there, or for `limit`.
+/// Sleeps until `bell` is readable, a frame may be there, or for `limit`; says whether the bell rang.
 ///
 /// # Errors
 /// What ppoll says but EINTR, which ends the sleep.
@@ -92,7 +92,7 @@ pub(super) fn sleep(
     bell: BorrowedFd<'_>,
     queue: &dyn RxQueue,
     limit: Option<Duration>,
-) -> Result<()> {
+) -> Result<bool> {
     let source = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
     // SAFETY: the queue keeps the descriptor open, and is borrowed for longer than the call below.
     let frames = queue
@@ -104,7 +104,11 @@ pub(super) fn sleep(
         tv_nsec: i64::from(limit.subsec_nanos()),
     });
     match rustix::event::poll(&mut sources, limit.as_ref()) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Ok(_) => {
+            let [bell, _] = &sources;
+            Ok(!bell.revents().is_empty())
+        }
+        Err(Errno::INTR) => Ok(false),
         Err(errno) => Err(errno),
     }
 }

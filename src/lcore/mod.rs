@@ -3,12 +3,14 @@
 //!
 //! Owns the order of a turn, the host's private record of each object, what a doorbell means, the memory
 //! of the rings, and the idle policy. May use `stack`, `device`, `channel`, `readiness`, `telemetry` and
-//! `base`. Runs on the lcore thread; only [`mailbox`] is also used by the control thread. Invariant: a turn
+//! `base`. Runs on the lcore thread; only `mailbox` is also used by the control thread. Invariant: a turn
 //! is bounded, never blocks, and trusts no value that it reads from a channel: a program can harm only itself.
 //!
 //! ```text
 //! worker     a turn on one screen: clock, rx, commands, timers, dirty flows, tx, publish, wake-ups
-//! bell       what the program asks for: wishes, options, bytes, closes
+//! bell       what the program asks for: wishes, options, accepted flows
+//! pull       bytes out of the transmit rings, and what was read
+//! close      the end of objects
 //! publish    what the program is told: facts, edges, accepted flows
 //! memory     rings out of channel memory, given to the stack
 //! idle       spin, yield, sleep
@@ -17,6 +19,7 @@
 mod affinity;
 mod bell;
 mod clock;
+mod close;
 mod counters;
 mod family;
 mod idle;
@@ -25,6 +28,7 @@ mod memory;
 mod object;
 mod process;
 mod publish;
+mod pull;
 mod segments;
 mod table;
 #[cfg(test)]

@@ -57,6 +57,8 @@ pub(super) struct Record {
     pub(super) closed: bool,
     /// The pending error was told.
     pub(super) error_told: bool,
+    /// It listens or has listened.
+    pub(super) was_listener: bool,
 }
 
 /// The lcore's number for an object of a family, as the stack carries it: family in the upper 11 bits.

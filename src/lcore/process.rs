@@ -38,7 +38,7 @@ impl Family {
         }
         let mut work = self.work(now, shared);
         for object in released {
-            work.bell(object);
+            work.bell_of_gone(object);
         }
     }
 

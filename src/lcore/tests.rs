@@ -268,6 +268,88 @@ fn a_shut_listener_fails_and_may_not_be_reached() {
 }
 
 #[test]
+fn a_shut_listener_may_listen_again_without_what_it_had_queued() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    lab.connect(listener);
+    let out = lab.client.program.claim();
+    lab.client.program.connect(out, ENDPOINT);
+    lab.until(5, |lab| lab.server.program.bits(listener) != 0);
+    let cell = lab.server.program.cell(listener);
+    cell.write.shut.store(shut::READ, Ordering::Relaxed);
+    lab.server.program.ring(listener);
+    lab.until(5, |lab| lab.client.program.bits(out) & event::ERR != 0);
+    let cell = lab.server.program.cell(listener);
+    assert_eq!(cell.host.error.load(Ordering::Relaxed), 0);
+    cell.write.shut.store(0, Ordering::Relaxed);
+    lab.server.program.listen(listener, ENDPOINT, 4);
+    lab.until(1, |lab| lab.server.program.kind(listener) == kind::LISTENER);
+    assert_eq!(lab.server.program.answer(listener), Some(0));
+    assert_eq!(lab.server.program.accept(listener), None);
+    let (out, into) = lab.connect(listener);
+    lab.client.program.send(out, b"again");
+    lab.until(1, |lab| lab.server.program.bits(into) & event::IN != 0);
+    assert_eq!(lab.server.program.recv(into, 9), b"again");
+    lab.server.program.close(listener);
+    lab.until(1, |lab| lab.server.program.is_free(listener));
+}
+
+#[test]
+fn a_shutdown_gives_up_an_attempt_to_connect() {
+    let mut lab = Lab::new();
+    let out = lab.client.program.claim();
+    lab.client
+        .program
+        .connect(out, core::net::SocketAddrV4::new(lab::NOBODY, 9));
+    lab.until(1, |lab| lab.client.program.answer(out) == Some(0));
+    assert_eq!(lab.client.program.kind(out), kind::CONNECTING);
+    let cell = lab.client.program.cell(out);
+    cell.write
+        .shut
+        .store(shut::READ | shut::WRITE, Ordering::Relaxed);
+    lab.client.program.ring(out);
+    lab.until(1, |lab| lab.client.program.kind(out) == kind::FAILED);
+    lab.client.program.close(out);
+    lab.until(1, |lab| lab.client.program.is_free(out));
+    assert!(!lab.client.program.control.taken().unwrap().has(out));
+}
+
+/// A bell of an index's last user may be answered when the next one has taken the index and does not hold it yet.
+#[test]
+fn a_late_bell_does_not_free_what_was_just_taken() {
+    let mut lab = Lab::new();
+    let half = lab.client.program.control.layout().first_host_object();
+    let taken = |lab: &Lab, object| lab.client.program.control.taken().unwrap().has(object);
+    let object = lab
+        .client
+        .program
+        .control
+        .taken()
+        .unwrap()
+        .claim(0, half)
+        .unwrap();
+    let generation = |lab: &Lab| {
+        let host = &lab.client.program.cell(object).host;
+        host.generation.load(Ordering::Relaxed)
+    };
+    let before = generation(&lab);
+    lab.client.program.ring(object);
+    lab.turns(3);
+    assert!(taken(&lab, object));
+    assert_eq!(generation(&lab), before);
+    lab.client.program.hold(object);
+    // What a process took and never used goes with it.
+    lab.client.mailbox.post(Mail::ProcessGone {
+        owner: OWNER,
+        cell: 0,
+        pid: program::PID,
+    });
+    lab.turns(3);
+    assert!(!taken(&lab, object));
+    assert_eq!(generation(&lab), before + 1);
+}
+
+#[test]
 fn a_killed_process_lets_go_of_what_only_it_held() {
     let mut lab = Lab::new();
     let listener = lab.listen(16);

@@ -136,8 +136,12 @@ impl Lcore {
         let mut work = self.receive(now);
         work += self.commands(now);
         work += self.stack.expire(now, &mut self.memory, self.tx.as_mut());
+        // The program works on what came while the answers of others leave: a burst to the kernel takes its time.
+        work += self.publish(now);
+        work += self.wake();
         work += self.stack.transmit(now, &mut self.memory, self.tx.as_mut());
         self.tx.flush(now);
+        // What became different by sending; nothing in nearly every turn.
         work += self.publish(now);
         work += self.wake();
         self.status.counters.turns.raise();
@@ -344,11 +348,12 @@ impl Lcore {
         let limit = due.into_iter().flatten().min().map(|due| due.since(now));
         let began = time::monotonic();
         let bell = self.mailbox.eventfd().as_fd();
-        if let Err(errno) = idle::sleep(bell, self.rx.as_ref(), limit) {
+        match idle::sleep(bell, self.rx.as_ref(), limit) {
+            Ok(true) => self.mailbox.drain(),
+            Ok(false) => {}
             // Then it polls: slower for others, but nothing is lost.
-            crate::error!("lcore cannot sleep errno={errno}");
+            Err(errno) => crate::error!("lcore cannot sleep errno={errno}"),
         }
-        self.mailbox.drain();
         let passed = time::monotonic().since(began);
         limit.map_or(passed, |limit| limit.min(passed))
     }

@@ -62,7 +62,13 @@ pub fn run(start: Start) -> Result<End, String> {
 
 /// Raises the soft limits that channel memory, descriptors and DMA memory run into; core size stays as it is.
 fn raise_limits() {
-    for resource in [Resource::Nofile, Resource::Fsize, Resource::Memlock] {
+    for resource in [
+        Resource::Nofile,
+        Resource::Fsize,
+        Resource::Memlock,
+        Resource::As,
+        Resource::Data,
+    ] {
         let limit = rustix::process::getrlimit(resource);
         let without = Rlimit {
             current: None,

@@ -13,7 +13,7 @@ use crate::channel::cell::kind;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::fd::table::{self, Entry};
-use crate::fd::{self, Socket, Target};
+use crate::fd::{self, Socket, Target, inflight};
 use crate::ffi::{descriptor, errno, real};
 use crate::readiness;
 use crate::socket::{close as closing, state, stream};
@@ -47,6 +47,9 @@ pub unsafe fn close(fd: c_int) -> c_int {
         Some(socket) if socket.entry() == old => closing::linger(socket.link, socket.object),
         _ => Ok(()),
     };
+    if socket.is_some() {
+        inflight::give_back_own(old);
+    }
     fd::release(old);
     errno::restore(saved);
     match lingered {

@@ -1,7 +1,7 @@
 //! getsockopt and setsockopt: the twin is asked first for its errno, then the stack is told.
 //!
 //! # Safety
-//! Arguments go to the original as they came, or through [`super::cvt`].
+//! Arguments go to the original as they came, or through `cvt`.
 
 #![allow(unsafe_code)]
 
@@ -112,7 +112,10 @@ fn told(socket: Socket, judge: c_int, level: c_int, name: c_int, bytes: &[u8]) -
         }
         (sockopt::IP, name::TTL) => word(&|line| line.ttl.store(number(), Ordering::Relaxed)),
         (sockopt::SOCKET, name::RCVLOWAT) => {
-            cell.read.rcvlowat.store(number(), Ordering::Relaxed);
+            // A negative one is the largest, as in Linux.
+            let wanted = u32::try_from(int()).unwrap_or(u32::MAX);
+            let kept = options::low_water(link, wanted);
+            cell.read.rcvlowat.store(kept, Ordering::Relaxed);
             Ok(())
         }
         (sockopt::SOCKET, name::RCVTIMEO | RCVTIMEO_NEW) => {

@@ -1,7 +1,7 @@
 //! epoll, poll and select.
 //!
 //! # Safety
-//! Arguments go to the original as they came, or through [`super::cvt`]; lists of the program are used for the length
+//! Arguments go to the original as they came, or through `cvt`; lists of the program are used for the length
 //! that came with them, during the call only.
 
 #![allow(unsafe_code)]

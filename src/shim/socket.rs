@@ -1,7 +1,7 @@
 //! Making, binding, connecting, accepting and naming sockets.
 //!
 //! # Safety
-//! Arguments go to the original as they came, or through [`super::cvt`].
+//! Arguments go to the original as they came, or through `cvt`.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use core::net::SocketAddrV4;
 use libc::{sockaddr, socklen_t};
 
 use super::cvt;
-use crate::channel::cell::{kind, operation, shut};
+use crate::channel::cell::kind;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::fd::inflight::InFlight;
@@ -19,7 +19,7 @@ use crate::fd::route::{self, Routed};
 use crate::fd::table;
 use crate::fd::{self, Socket, Target, options, twin};
 use crate::ffi::{descriptor, errno, real};
-use crate::readiness::event;
+use crate::readiness::{self, event};
 use crate::socket::close::How;
 use crate::socket::{close, connect as connecting, listener, state};
 
@@ -92,27 +92,34 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
     }
 }
 
-/// A second listen changes the backlog, or begins again when the listener was shut down; of a connection it is refused.
+/// A second listen changes the backlog, or begins anew after a shutdown; of a connection it is refused.
 fn listen_again(
     fd: c_int,
     socket: Socket,
     backlog: c_int,
     kernel: impl Fn() -> c_int,
 ) -> Result<()> {
-    let cell = state::cell(socket.link, socket.object)?;
+    let (link, object) = (socket.link, socket.object);
+    let cell = state::cell(link, object)?;
     let what = cell.host.kind.load(Ordering::Acquire);
-    let listened = cell.wish.operation.load(Ordering::Relaxed) == operation::LISTEN;
-    if !listened || (what != kind::LISTENER && what != kind::FAILED) {
+    let shut = !socket.accepted && readiness::is_disconnected(cell, what);
+    if what != kind::LISTENER && !shut {
         return Err(Errno::INVAL);
     }
     if kernel() != 0 {
         return Err(errno::last());
     }
     let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
-    if what == kind::FAILED || cell.write.shut.load(Ordering::Relaxed) & shut::READ != 0 {
-        return route::listen_again(fd, socket, backlog);
+    if !shut {
+        return listener::set_backlog(link, object, backlog);
     }
-    listener::set_backlog(socket.link, socket.object, backlog)
+    // A port that the kernel chose may be another one now.
+    let again =
+        twin::local(fd).and_then(|local| listener::listen_anew(link, object, local, backlog));
+    if again.is_err() {
+        twin::stop_listening(fd);
+    }
+    again
 }
 
 /// connect(2).
@@ -155,32 +162,14 @@ pub unsafe fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_
     }
 }
 
-/// Waits for the end of a connection attempt. A non-blocking one is always under way at first, as Linux' is, even when it has
-/// ended already.
+/// Waits for the end of a connection attempt that has just begun. A non-blocking call never waits for it, however near it
+/// is: the next call tells it.
 fn finish(socket: Socket) -> Result<()> {
-    let cell = state::cell(socket.link, socket.object)?;
-    cell.read
-        .status_flags
-        .fetch_or(options::CONNECT_UNTOLD, Ordering::Relaxed);
     if is_nonblocking(socket)? {
         return Err(Errno::INPROGRESS);
     }
     let _held = InFlight::of(&socket);
-    tell(socket, connecting::wait(socket.link, socket.object))
-}
-
-/// The end of an attempt is told once; a wait that was cut short tells nothing.
-fn tell(socket: Socket, result: Result<()>) -> Result<()> {
-    if !matches!(
-        result,
-        Err(Errno::INTR | Errno::INPROGRESS | Errno::ALREADY)
-    ) && let Some(cell) = socket.object.cell(socket.link)
-    {
-        cell.read
-            .status_flags
-            .fetch_and(!options::CONNECT_UNTOLD, Ordering::Relaxed);
-    }
-    result
+    connecting::wait(socket.link, socket.object)
 }
 
 /// connect(2) of a socket that is routed already (inet_stream_connect).
@@ -193,30 +182,34 @@ fn connect_on(
     use connecting::Progress;
 
     let cell = state::cell(socket.link, socket.object)?;
-    if cell.host.kind.load(Ordering::Acquire) == kind::LISTENER {
+    let what = cell.host.kind.load(Ordering::Acquire);
+    if what == kind::LISTENER && !readiness::is_disconnected(cell, what) {
         return Err(Errno::ISCONN);
     }
     if dissolve {
         // DEVIATION: connect(2) with AF_UNSPEC ends the connection; the number stays with it and cannot be used again.
         return close::shutdown(socket.link, socket.object, How::Both);
     }
-    let untold = cell.read.status_flags.load(Ordering::Relaxed) & options::CONNECT_UNTOLD != 0;
     match connecting::progress(socket.link, socket.object)? {
-        Progress::Connected if untold => tell(socket, Ok(())),
+        // Told once to a socket that was connecting.
+        Progress::Connected
+            if !socket.accepted && connecting::tell(socket.link, socket.object)? =>
+        {
+            Ok(())
+        }
         Progress::Connected => Err(Errno::ISCONN),
         Progress::Going if is_nonblocking(socket)? => Err(Errno::ALREADY),
         Progress::Going => {
             let _held = InFlight::of(&socket);
-            tell(socket, connecting::wait(socket.link, socket.object))
-        }
-        Progress::Failed if untold => {
-            let error = state::take_error(cell).unwrap_or(Errno::CONNABORTED);
-            tell(socket, Err(error))
+            connecting::wait(socket.link, socket.object)
         }
         Progress::Failed => {
+            if connecting::tell(socket.link, socket.object)? {
+                return Err(state::take_error(cell).unwrap_or(Errno::CONNABORTED));
+            }
             let remote = remote.ok_or(Errno::INVAL)?;
-            let object = route::connect_again(fd, socket, remote)?;
-            finish(Socket { object, ..socket })
+            route::connect_again(fd, socket, remote)?;
+            finish(socket)
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::attach::{Link, Object};
 use crate::channel::cell::{flag, kind, shut};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
+use crate::readiness;
 use crate::time::monotonic;
 
 /// Ends reading, writing or both.
@@ -29,6 +30,9 @@ pub fn shutdown(link: &Link, object: Object, how: How) -> Result<()> {
     let cell = state::cell(link, object)?;
     let what = cell.host.kind.load(Ordering::Acquire);
     let over = cell.host.flags.load(Ordering::Acquire) & flag::OVER != 0;
+    if readiness::is_disconnected(cell, what) {
+        return Err(Errno::NOTCONN);
+    }
     let mut bits = match how {
         How::Read => shut::READ,
         How::Write => shut::WRITE,
@@ -38,9 +42,13 @@ pub fn shutdown(link: &Link, object: Object, how: How) -> Result<()> {
         // A listener only knows the end of accepting; SHUT_WR does nothing to it.
         kind::LISTENER if how == How::Write => return Ok(()),
         kind::LISTENER | kind::STREAM if !over => {}
-        // An attempt to connect is given up altogether, once.
-        kind::CONNECTING if cell.write.shut.load(Ordering::SeqCst) == 0 => {
+        // An attempt to connect is given up altogether (inet_shutdown: tcp_disconnect).
+        kind::CONNECTING => {
             bits = shut::READ | shut::WRITE;
+            // At once, not when the host has come to it: the next call must see it.
+            let error = Errno::CONNRESET.raw_os_error().unsigned_abs();
+            cell.host.error.store(error, Ordering::Release);
+            cell.wish.told.store(1, Ordering::Release);
         }
         _ => return Err(Errno::NOTCONN),
     }
@@ -62,6 +70,8 @@ pub fn linger(link: &Link, object: Object) -> Result<()> {
     let waits = linger & LINGER_ON != 0
         && seconds > 0
         && cell.host.kind.load(Ordering::Acquire) == kind::STREAM
+        // Bytes that nobody will read make the close a reset, which waits for nobody (tcp_close).
+        && readiness::readable_bytes(cell) == 0
         && hold::descriptors(link, object) <= 1
         && !hold::is_held_elsewhere(link, object);
     if !waits {
@@ -74,6 +84,7 @@ pub fn linger(link: &Link, object: Object) -> Result<()> {
     let deadline = monotonic() + Duration::from_secs(u64::from(seconds));
     let mut ended = || {
         cell.host.flags.load(Ordering::Acquire) & (flag::OVER | flag::TX_FINISHED) != 0
+            || readiness::readable_bytes(cell) > 0
             || link.is_dead()
     };
     match state::until(link, object, None, Some(deadline), &mut ended) {

@@ -37,6 +37,18 @@ pub fn set_backlog(link: &Link, object: Object, backlog: u32) -> Result<()> {
     wish::ask(link, object, Wish::Listen { local, backlog })
 }
 
+/// listen() on a listener that was shut: it begins anew, on `local`.
+///
+/// # Errors
+/// As [`listen`]; EINVAL when it was no listener, EBADF.
+pub fn listen_anew(link: &Link, object: Object, local: SocketAddrV4, backlog: u32) -> Result<()> {
+    let cell = state::cell(link, object)?;
+    cell.write.shut.store(0, Ordering::SeqCst);
+    wish::ask(link, object, Wish::Listen { local, backlog })?;
+    cell.wish.told.store(0, Ordering::Release);
+    Ok(())
+}
+
 /// What accept() found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Accepted {
@@ -63,11 +75,12 @@ pub fn accept(
         let listens = cell.host.kind.load(Ordering::Acquire) == kind::LISTENER
             && cell.write.shut.load(Ordering::Relaxed) & shut::READ == 0
             && !link.is_dead();
-        if let Some((stream, peer)) = pop(link, object, cell)? {
-            return Ok(Accepted::Stream(stream, peer));
-        }
+        // Before the queue: what a shut listener has not handed out is being reset.
         if !listens {
             return Err(Errno::INVAL);
+        }
+        if let Some((stream, peer)) = pop(link, object, cell)? {
+            return Ok(Accepted::Stream(stream, peer));
         }
         if nonblocking {
             return Err(Errno::AGAIN);

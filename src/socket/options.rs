@@ -100,6 +100,13 @@ impl Options {
     }
 }
 
+/// SO_RCVLOWAT as the cell keeps it: at most half of the receive ring (tcp_set_rcvlowat), or a full window would never
+/// reach it.
+#[must_use]
+pub fn low_water(link: &Link, wanted: u32) -> u32 {
+    wanted.min(link.control.layout().rx_ring_bytes / 2)
+}
+
 /// Changes options that the host must know: `write` stores them, then the host is told.
 ///
 /// # Errors

@@ -92,8 +92,6 @@ pub fn recv(
             done = copied;
         } else if copied > 0 {
             done += copied;
-            // The window may open.
-            link.ring(object.index);
         }
         if done >= low || (done > 0 && (nonblocking || end.is_any())) {
             return Ok(done);
@@ -108,6 +106,10 @@ pub fn recv(
                 return Err(error);
             }
             if end.over {
+                let what = cell.host.kind.load(Ordering::Acquire);
+                if readiness::is_disconnected(cell, what) {
+                    return Err(Errno::NOTCONN);
+                }
                 return Ok(0);
             }
             if nonblocking {
@@ -145,7 +147,6 @@ pub fn recv(
                 if copied == 0 {
                     return Err(error);
                 }
-                link.ring(object.index);
                 return Ok(copied);
             }
         }
@@ -186,11 +187,22 @@ fn copy(
         if !flags.trunc && !scatter(link, object, view, capacity, parts, skip) {
             return Err(Errno::IO);
         }
-        if flags.peek || byte_ring::take(&cell.read, view.head, len) {
+        if flags.peek {
+            return Ok(len as usize);
+        }
+        if byte_ring::take(&cell.read, view.head, len) {
+            if view.head / WINDOW_STEP != (view.head + u64::from(len)) / WINDOW_STEP {
+                // The window may open.
+                link.ring(object.index);
+            }
             return Ok(len as usize);
         }
     }
 }
+
+/// Bytes read that the lcore need not hear of at once; whatever it does next for the flow, it sees them. Small against the
+/// smallest window (a page), so that a sender is never held up by them, and large against a request.
+const WINDOW_STEP: u64 = 1_024;
 
 /// Copies a view of the ring into `parts` from byte `skip` of them on; false when the ring is not where it should be.
 fn scatter(

@@ -28,7 +28,11 @@ pub(super) fn claim(link: &Link, options: &options::Options) -> Result<Object> {
         return Err(error);
     }
     if let Some(cell) = object.cell(link) {
-        options.apply(cell);
+        options::Options {
+            rcvlowat: options::low_water(link, options.rcvlowat),
+            ..*options
+        }
+        .apply(cell);
     }
     Ok(object)
 }

@@ -188,7 +188,7 @@ mod tests {
                 random.word()
             };
             bytes[at..at + 2].copy_from_slice(&new.to_be_bytes());
-            let after = if at % 2 == 0 {
+            let after = if at.is_multiple_of(2) {
                 update(before, old, new)
             } else {
                 update(before, old.swap_bytes(), new.swap_bytes())

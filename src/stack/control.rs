@@ -4,12 +4,12 @@ use core::net::Ipv4Addr;
 use core::ops::Range;
 
 use super::api::FlowState;
+use super::arp::ArpFrame;
 use super::demux::{IcmpFrame, UdpFrame};
 use super::flow_table::Flags;
 use super::icmp::{self, IcmpError, IcmpErrorKind, Transport};
 use super::input::snd_una;
 use super::interface::Outlet;
-use super::neighbor::ArpFrame;
 use super::segment::Link;
 use super::stack::{Io, Stack};
 use super::tracker::distance;

@@ -7,14 +7,15 @@ use core::ops::Range;
 
 use super::Interface4;
 use super::checksum;
-use super::counters::StackCounters;
+use super::drop_reason::DropReason;
 use super::frame::{
-    ETHERTYPE_ARP, ETHERTYPE_IPV4, EthernetHeader, ICMP_HEADER_BYTES, IPV4_HEADER_BYTES, Ipv4Fault,
+    ETHERTYPE_ARP, ETHERTYPE_IPV4, EthernetHeader, ICMP_HEADER_BYTES, IPV4_HEADER_BYTES,
     Ipv4Header, MAC_BROADCAST, PROTOCOL_ICMP, PROTOCOL_TCP, PROTOCOL_UDP, TCP_HEADER_BYTES,
     UDP_HEADER_BYTES, double_at, is_station, word_at,
 };
+use super::header_option::{TcpOptions, check_ipv4_options};
+use super::network;
 use crate::device::RxMeta;
-use crate::telemetry::Counter;
 
 /// Both ends of a TCP connection as we see it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -177,113 +178,6 @@ pub enum Class {
     Bad(DropReason),
 }
 
-macro_rules! drop_reasons {
-    ($($(#[$doc:meta])* $variant:ident => $counter:ident,)+) => {
-        /// Why a frame is dropped.
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        pub enum DropReason { $($(#[$doc])* $variant,)+ }
-
-        impl DropReason {
-            /// Every reason.
-            pub const ALL: &[Self] = &[$(Self::$variant,)+];
-
-            /// The name of its counter.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$variant => stringify!($counter),)+ }
-            }
-
-            /// Its counter.
-            #[must_use]
-            pub const fn counter(self, counters: &StackCounters) -> &Counter {
-                match self { $(Self::$variant => &counters.$counter,)+ }
-            }
-        }
-    };
-}
-
-drop_reasons! {
-    /// Shorter than its Ethernet header.
-    EthernetTruncated => rx_dropped_ethernet_truncated,
-    /// The port found a checksum wrong.
-    PortChecksum => rx_dropped_port_checksum,
-    /// Sent to another station.
-    OtherMac => rx_dropped_other_mac,
-    /// From a group MAC address.
-    SourceMac => rx_dropped_source_mac,
-    /// On a VLAN that is not ours.
-    OtherVlan => rx_dropped_other_vlan,
-    /// Neither IPv4 nor ARP.
-    EtherType => rx_dropped_ether_type,
-    /// An IPv4 header is cut off.
-    Ipv4Truncated => rx_dropped_ipv4_truncated,
-    /// The IP version is not 4.
-    Ipv4Version => rx_dropped_ipv4_version,
-    /// The IPv4 header length is below 20.
-    Ipv4HeaderLength => rx_dropped_ipv4_header_length,
-    /// The IPv4 total length fits neither header nor frame.
-    Ipv4TotalLength => rx_dropped_ipv4_total_length,
-    /// The IPv4 header checksum is wrong.
-    Ipv4Checksum => rx_dropped_ipv4_checksum,
-    /// IPv4 options are malformed.
-    Ipv4Options => rx_dropped_ipv4_options,
-    /// A source route.
-    SourceRoute => rx_dropped_ipv4_source_route,
-    /// A fragment.
-    Fragment => rx_dropped_ipv4_fragment,
-    /// From an address that nobody can be answered at.
-    Source => rx_dropped_ipv4_source,
-    /// From our own address, but not from our own loop.
-    SourceOurs => rx_dropped_ipv4_source_ours,
-    /// To an address that is not ours.
-    OtherAddress => rx_dropped_ipv4_other_address,
-    /// To a multicast group.
-    Multicast => rx_dropped_ipv4_multicast,
-    /// To our unicast address in a group frame.
-    LinkBroadcast => rx_dropped_link_broadcast,
-    /// Source and destination endpoint are the same.
-    Land => rx_dropped_land,
-    /// A protocol that we do not speak.
-    Protocol => rx_dropped_protocol,
-    /// TCP to a broadcast or multicast address.
-    TcpBroadcast => rx_dropped_tcp_broadcast,
-    /// The TCP header is cut off or its offset is wrong.
-    TcpTruncated => rx_dropped_tcp_truncated,
-    /// The TCP checksum is wrong.
-    TcpChecksum => rx_dropped_tcp_checksum,
-    /// A TCP option has an illegal length.
-    TcpOptions => rx_dropped_tcp_options,
-    /// No TCP flag is set.
-    TcpFlagsNone => rx_dropped_tcp_flags_none,
-    /// Every TCP flag is set.
-    TcpFlagsAll => rx_dropped_tcp_flags_all,
-    /// SYN and FIN.
-    TcpFlagsSynFin => rx_dropped_tcp_flags_syn_fin,
-    /// SYN and RST.
-    TcpFlagsSynRst => rx_dropped_tcp_flags_syn_rst,
-    /// A TCP or UDP port is 0.
-    PortZero => rx_dropped_port_zero,
-    /// The UDP header is cut off or its length is wrong.
-    UdpTruncated => rx_dropped_udp_truncated,
-    /// The UDP checksum is wrong.
-    UdpChecksum => rx_dropped_udp_checksum,
-    /// The ICMP header is cut off.
-    IcmpTruncated => rx_dropped_icmp_truncated,
-    /// The ICMP checksum is wrong.
-    IcmpChecksum => rx_dropped_icmp_checksum,
-}
-
-impl From<Ipv4Fault> for DropReason {
-    fn from(fault: Ipv4Fault) -> Self {
-        match fault {
-            Ipv4Fault::Truncated => Self::Ipv4Truncated,
-            Ipv4Fault::Version => Self::Ipv4Version,
-            Ipv4Fault::HeaderLength => Self::Ipv4HeaderLength,
-            Ipv4Fault::TotalLength => Self::Ipv4TotalLength,
-        }
-    }
-}
-
 /// What the check of a frame needs to know.
 #[derive(Clone, Debug)]
 pub struct Rules {
@@ -310,29 +204,8 @@ impl Rules {
     /// Whether `address` is the limited broadcast address or that of one of our networks.
     #[must_use]
     pub fn is_broadcast(&self, address: Ipv4Addr) -> bool {
-        address.is_broadcast()
-            || self
-                .addresses
-                .iter()
-                .any(|interface| directed_broadcast(*interface) == Some(address))
+        network::is_broadcast(&self.addresses, address)
     }
-}
-
-/// The netmask of a prefix length; above 32 counts as 32.
-#[must_use]
-pub const fn netmask(prefix_len: u8) -> u32 {
-    match prefix_len {
-        0 => 0,
-        1..=31 => u32::MAX << (32 - prefix_len),
-        _ => u32::MAX,
-    }
-}
-
-/// The directed broadcast address of a network, None for /31 and /32, which have none (RFC 3021).
-#[must_use]
-pub fn directed_broadcast(interface: Interface4) -> Option<Ipv4Addr> {
-    let mask = netmask(interface.prefix_len);
-    (interface.prefix_len < 31).then(|| Ipv4Addr::from_bits(interface.address.to_bits() | !mask))
 }
 
 /// Says what a frame received from the wire is.
@@ -647,103 +520,6 @@ fn check_tcp_flags(flags: TcpFlags) -> Result<(), DropReason> {
         return Err(DropReason::TcpFlagsSynRst);
     }
     Ok(())
-}
-
-/// One option of an IPv4 or TCP header: its kind, its value, and the options after it.
-///
-/// Both headers code options alike (RFC 791 section 3.1, RFC 9293 section 3.2).
-#[derive(Debug)]
-pub struct HeaderOption<'a> {
-    /// The kind octet.
-    pub kind: u8,
-    /// The value octets; none for a one-octet option.
-    pub value: &'a [u8],
-    /// What follows.
-    pub rest: &'a [u8],
-}
-
-impl<'a> HeaderOption<'a> {
-    const END: u8 = 0;
-    const NO_OPERATION: u8 = 1;
-
-    /// Takes the next option that is no padding; Ok(None) at the end of the list.
-    ///
-    /// # Errors
-    /// [`BadOption`] when a length is below 2 or reaches beyond the header.
-    pub fn next(mut options: &'a [u8]) -> Result<Option<Self>, BadOption> {
-        loop {
-            match options {
-                [] | [Self::END, ..] => return Ok(None),
-                [Self::NO_OPERATION, rest @ ..] => options = rest,
-                [_] => return Err(BadOption),
-                [kind, length, rest @ ..] => {
-                    let value_bytes = usize::from(*length).checked_sub(2).ok_or(BadOption)?;
-                    let (value, rest) = rest.split_at_checked(value_bytes).ok_or(BadOption)?;
-                    return Ok(Some(Self {
-                        kind: *kind,
-                        value,
-                        rest,
-                    }));
-                }
-            }
-        }
-    }
-}
-
-/// A header option has an illegal length.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BadOption;
-
-fn check_ipv4_options(mut options: &[u8]) -> Result<(), DropReason> {
-    const LOOSE_SOURCE_ROUTE: u8 = 131;
-    const STRICT_SOURCE_ROUTE: u8 = 137;
-    while let Some(option) =
-        HeaderOption::next(options).map_err(|BadOption| DropReason::Ipv4Options)?
-    {
-        if matches!(option.kind, LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE) {
-            return Err(DropReason::SourceRoute);
-        }
-        options = option.rest;
-    }
-    Ok(())
-}
-
-/// Kind of the maximum segment size option (RFC 9293 section 3.2).
-pub const TCP_OPTION_MSS: u8 = 2;
-/// Kind of the window scale option (RFC 7323 section 2.2).
-const TCP_OPTION_WINDOW_SCALE: u8 = 3;
-/// Kind of the SACK permitted option (RFC 2018 section 2).
-const TCP_OPTION_SACK_PERMITTED: u8 = 4;
-
-#[derive(Default)]
-struct TcpOptions {
-    mss: Option<u16>,
-    window_scale: Option<u8>,
-    sack_permitted: bool,
-}
-
-impl TcpOptions {
-    fn parse(mut options: &[u8]) -> Result<Self, DropReason> {
-        let mut found = Self::default();
-        while let Some(option) =
-            HeaderOption::next(options).map_err(|BadOption| DropReason::TcpOptions)?
-        {
-            match (option.kind, option.value) {
-                (TCP_OPTION_MSS, [high, low]) => {
-                    found.mss = Some(u16::from_be_bytes([*high, *low]))
-                }
-                (TCP_OPTION_WINDOW_SCALE, [shift]) => found.window_scale = Some(*shift),
-                (TCP_OPTION_SACK_PERMITTED, []) => found.sack_permitted = true,
-                (TCP_OPTION_MSS | TCP_OPTION_WINDOW_SCALE | TCP_OPTION_SACK_PERMITTED, _) => {
-                    return Err(DropReason::TcpOptions);
-                }
-                // RFC 9293 MUST-6: an option that is not known is ignored by its length.
-                _ => {}
-            }
-            options = option.rest;
-        }
-        Ok(found)
-    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 use core::hint::black_box;
 use core::net::SocketAddrV4;
 use core::panic::AssertUnwindSafe;
+use core::time::Duration;
 use std::panic::catch_unwind;
 
 use smoltcp::iface::{Interface, SocketSet};
@@ -274,6 +275,15 @@ impl Engine {
         }
     }
 
+    /// How long an acknowledgement of what comes next may wait for bytes to ride on. One that waits already is not
+    /// moved; more than a segment's worth is acknowledged at once in any case.
+    pub(crate) fn set_ack_delay(&mut self, delay: Duration) {
+        if let Some(socket) = self.socket_mut() {
+            let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
+            socket.set_ack_delay(Some(smoltcp::time::Duration::from_micros(micros)));
+        }
+    }
+
     /// Options that smoltcp itself knows.
     pub(crate) fn set_options(&mut self, options: &FlowOptions) {
         if let Some(socket) = self.socket_mut() {
@@ -322,7 +332,7 @@ fn new_socket(
         SendMemory::Heap(bytes) => tcp::SocketBuffer::new(bytes),
     };
     let mut socket = tcp::Socket::new(receive, send);
-    // One egress a flow and burst joins ACKs; a delay would count a merged frame as one segment.
+    // One egress a flow and burst joins ACKs. Later the delay is chosen for each segment.
     socket.set_ack_delay(None);
     apply(&mut socket, options);
     socket

@@ -57,7 +57,7 @@ const _: () = assert!(size_of::<Hot>() == 64);
 
 /// Small facts of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Flags(u8);
+pub(crate) struct Flags(u16);
 
 impl Flags {
     /// Stands in the dirty list.
@@ -74,6 +74,10 @@ impl Flags {
     pub(crate) const ACK_OWED: Self = Self(32);
     /// Made by connect.
     pub(crate) const ACTIVE: Self = Self(64);
+    /// The program answers soon after it has received (Linux' ping-pong mode): its answer carries the acknowledgement.
+    pub(crate) const INTERACTIVE: Self = Self(128);
+    /// Bytes have come since we last sent some.
+    pub(crate) const UNANSWERED: Self = Self(256);
 
     /// Whether `flag` is set.
     pub(crate) fn has(self, flag: Self) -> bool {

@@ -1,5 +1,7 @@
 //! Frames in: classify and look up the whole burst, then guard, feed and draw the consequences.
 
+use core::time::Duration;
+
 use super::api::{Change, FlowMemory, FlowState};
 use super::demux::{Class, TcpFlags, TcpFrame, classify, classify_looped};
 use super::flow::Panicked;
@@ -147,6 +149,10 @@ impl Stack {
             if owes_ack {
                 hot.flags.set(Flags::ACK_OWED);
             }
+            if view.state != FlowState::SynSent {
+                hot.engine
+                    .set_ack_delay(ack_delay(hot.flags, &frame, cold.meter.mss));
+            }
             // Whoever only guesses must not lead our answers elsewhere.
             if plausible {
                 hot.mac = frame.source_mac;
@@ -285,6 +291,9 @@ impl Stack {
         if cold.window_closed && cold.options.user_timeout_ms == 0 {
             // The peer is alive and lets us wait.
             cold.watchdog.progressed();
+        }
+        if rx_total != cold.rx_total {
+            hot.flags.set(Flags::UNANSWERED);
         }
         cold.rx_total = rx_total;
         cold.state = facts.state;
@@ -487,6 +496,14 @@ impl Stack {
     }
 }
 
+/// How long the acknowledgement of `frame` may wait. A merged frame of several segments and a FIN do not wait.
+fn ack_delay(flags: Flags, frame: &TcpFrame, mss: u16) -> Duration {
+    let waits = flags.has(Flags::INTERACTIVE)
+        && frame.sequence_len() <= u32::from(mss)
+        && !frame.flags.contains(TcpFlags::FIN);
+    if waits { ACK_DELAY } else { Duration::ZERO }
+}
+
 /// The next sequence number expected from the peer.
 pub(crate) fn rcv_nxt(hot: &Hot, cold: &Cold) -> u32 {
     let received = low(cold.rx_total).wrapping_add(u32::from(cold.rx_finished));
@@ -537,6 +554,8 @@ pub(crate) fn clamp_peer_mss(bytes: &mut [u8], frame: &TcpFrame, limit: u16) -> 
         .min(limit)
 }
 
+/// Linux' TCP_DELACK_MIN, below the 500 ms of RFC 1122 section 4.2.3.2.
+pub(crate) const ACK_DELAY: Duration = Duration::from_millis(40);
 /// RFC 9293 MUST-15.
 const MSS_DEFAULT: u16 = 536;
 /// smoltcp's lower limit, the same as Linux' `TCP_MIN_SND_MSS`.

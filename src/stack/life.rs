@@ -339,6 +339,20 @@ impl Stack {
         }
     }
 
+    /// Lets go of a flow that is over, and frees it at once, so that its ring can be lent again.
+    pub fn forget(
+        &mut self,
+        now: Instant,
+        flow: FlowId,
+        memory: &mut dyn FlowMemory,
+        tx: &mut dyn TxQueue,
+    ) {
+        if let Some(index) = self.table.resolve(flow) {
+            self.let_go(now, index, Close::Abort);
+            self.work_on(&mut Io { now, memory, tx }, index);
+        }
+    }
+
     fn let_go(&mut self, now: Instant, index: u32, how: Close) {
         let Some((hot, cold)) = self.table.parts(index) else {
             return;

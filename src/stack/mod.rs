@@ -5,16 +5,19 @@
 //! Invariant: every call is bounded, nothing blocks, time and randomness are arguments.
 
 mod api;
+pub mod arp;
 mod buffers;
 mod changes;
 pub mod checksum;
 mod control;
 pub mod counters;
 pub mod demux;
+pub mod drop_reason;
 mod flow;
 mod flow_table;
 pub mod frame;
 mod guard;
+pub mod header_option;
 pub mod icmp;
 mod input;
 mod interface;
@@ -23,6 +26,7 @@ mod life;
 mod listener;
 mod loopback;
 pub mod neighbor;
+pub mod network;
 mod output;
 pub mod patch;
 pub mod port_alloc;

@@ -1,8 +1,9 @@
 //! Segments out, bytes in from the program, and time.
 
 use super::api::{FlowMemory, FlowState};
-use super::flow::Due;
+use super::flow::{Due, Engine};
 use super::flow_table::{Cold, Flags, Hot, Phase};
+use super::input::ACK_DELAY;
 use super::neighbor::Resolution;
 use super::stack::{Io, Stack};
 use super::tracker::distance;
@@ -27,21 +28,7 @@ impl Stack {
     /// Copies bytes into the flow's send buffer and returns how many were taken; they leave with
     /// [`Stack::transmit`].
     pub fn send(&mut self, _now: Instant, flow: FlowId, bytes: &[u8]) -> usize {
-        let Some(index) = self.table.resolve(flow) else {
-            return 0;
-        };
-        let Some((hot, cold)) = self.table.parts(index) else {
-            return 0;
-        };
-        if hot.flags.has(Flags::DETACHED) || hot.phase == Phase::Orphan {
-            return 0;
-        }
-        let taken = hot.engine.send(bytes);
-        if taken > 0 {
-            cold.tx_total += taken as u64;
-            self.mark_dirty(index);
-        }
-        taken
+        self.hand(flow, |engine| engine.send(bytes))
     }
 
     /// As [`Stack::send`], but the bytes are written by `fill` straight into the send buffer: it is called with each
@@ -53,6 +40,11 @@ impl Stack {
         want: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> usize {
+        self.hand(flow, |engine| engine.send_with(want, fill))
+    }
+
+    /// Lets `take` move bytes into the flow's send buffer, and notes how many those were.
+    fn hand(&mut self, flow: FlowId, take: impl FnOnce(&mut Engine) -> usize) -> usize {
         let Some(index) = self.table.resolve(flow) else {
             return 0;
         };
@@ -62,7 +54,7 @@ impl Stack {
         if hot.flags.has(Flags::DETACHED) || hot.phase == Phase::Orphan {
             return 0;
         }
-        let taken = hot.engine.send_with(want, fill);
+        let taken = take(&mut hot.engine);
         if taken > 0 {
             cold.tx_total += taken as u64;
             self.mark_dirty(index);
@@ -204,6 +196,7 @@ impl Stack {
                 return (sent, Progress::Idle);
             }
             let class = cold.mtu_class;
+            let before = hot.track.snd_nxt;
             let Some(interface) = self.interfaces.of(class) else {
                 return (sent, Progress::Idle);
             };
@@ -221,7 +214,10 @@ impl Stack {
             }
             match self.feed(io, index, None, None) {
                 Ok(0) => quiet += 1,
-                Ok(count) => sent += count,
+                Ok(count) => {
+                    sent += count;
+                    self.note_manner(io.now, index, before);
+                }
                 Err(_) => {
                     self.drop_broken(io, index);
                     return (sent, Progress::Idle);
@@ -229,6 +225,22 @@ impl Stack {
             }
             self.after_egress(io, index);
         }
+    }
+
+    /// Learns from what left whether the program answers what it receives (Linux `tcp_event_data_sent`). A mere
+    /// acknowledgement says that it did not.
+    fn note_manner(&mut self, now: Instant, index: u32, before: u32) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        if hot.track.snd_nxt == before {
+            hot.flags.clear(Flags::INTERACTIVE);
+            return;
+        }
+        if hot.flags.has(Flags::UNANSWERED) && cold.watchdog.since_heard(now) <= ACK_DELAY {
+            hot.flags.set(Flags::INTERACTIVE);
+        }
+        hot.flags.clear(Flags::UNANSWERED);
     }
 
     fn has_room(&mut self, io: &mut Io<'_>, index: u32) -> bool {

@@ -4,8 +4,8 @@
 //! the bytes is refused, never made by half.
 
 use super::checksum;
-use super::demux::{HeaderOption, TCP_OPTION_MSS};
 use super::frame::{Checksums, Ipv4Header, PROTOCOL_TCP, TCP_HEADER_BYTES, put_word, word_at};
+use super::header_option::{HeaderOption, TCP_OPTION_MSS};
 
 const IPV4_CHECKSUM: usize = 10;
 const TCP_WINDOW: usize = 14;

@@ -2,8 +2,9 @@
 
 use core::net::Ipv4Addr;
 
-use super::demux::{directed_broadcast, netmask};
+use super::network;
 use super::{Interface4, Route4};
+use crate::config::mask;
 
 /// Where packets to a network go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +31,7 @@ impl RouteTable {
         let mut table = Vec::with_capacity(addresses.len() + routes.len() + 1);
         for interface in addresses {
             table.push(Route {
-                network: interface.address.to_bits() & netmask(interface.prefix_len),
+                network: interface.address.to_bits() & mask(interface.prefix_len),
                 prefix_len: interface.prefix_len,
                 gateway: None,
                 source: interface.address,
@@ -44,7 +45,7 @@ impl RouteTable {
         for route in routes.iter().copied().chain(default) {
             if let Some(source) = on_link(addresses, route.gateway) {
                 table.push(Route {
-                    network: route.destination.to_bits() & netmask(route.prefix_len),
+                    network: route.destination.to_bits() & mask(route.prefix_len),
                     prefix_len: route.prefix_len,
                     gateway: Some(route.gateway),
                     source,
@@ -93,18 +94,14 @@ impl RouteTable {
         let route = self
             .routes
             .iter()
-            .find(|route| bits & netmask(route.prefix_len) == route.network)?;
+            .find(|route| bits & mask(route.prefix_len) == route.network)?;
         Some((route.gateway.unwrap_or(destination), route.source))
     }
 
     /// Whether `address` is the limited broadcast address or that of one of our networks.
     #[must_use]
     pub fn is_broadcast(&self, address: Ipv4Addr) -> bool {
-        address.is_broadcast()
-            || self
-                .addresses
-                .iter()
-                .any(|interface| directed_broadcast(*interface) == Some(address))
+        network::is_broadcast(&self.addresses, address)
     }
 }
 
@@ -114,7 +111,7 @@ fn on_link(addresses: &[Interface4], station: Ipv4Addr) -> Option<Ipv4Addr> {
     addresses
         .iter()
         .filter(|interface| interface.address != station)
-        .filter(|interface| differing(interface) & netmask(interface.prefix_len) == 0)
+        .filter(|interface| differing(interface) & mask(interface.prefix_len) == 0)
         .max_by_key(|interface| interface.prefix_len)
         .map(|interface| interface.address)
 }
@@ -236,7 +233,7 @@ mod tests {
             for _ in 0..50 {
                 let to = Ipv4Addr::from_bits((random.double() & 0x3fff_ffff) | 0x1000_0000);
                 let covers = |network: Ipv4Addr, len: u8| {
-                    (network.to_bits() ^ to.to_bits()) & netmask(len) == 0
+                    (network.to_bits() ^ to.to_bits()) & mask(len) == 0
                 };
                 let longest = routes
                     .iter()

@@ -67,6 +67,11 @@ impl Watchdog {
         self.probes = 0;
     }
 
+    /// How long the peer has been silent.
+    pub(crate) fn since_heard(&self, now: Instant) -> Duration {
+        now.since(self.heard)
+    }
+
     /// The peer acknowledged something new, or answers with a closed window while nobody set a user time-out.
     pub(crate) fn progressed(&mut self) {
         self.stalled = None;

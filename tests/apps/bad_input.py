@@ -47,7 +47,7 @@ class Context:
             build = os.path.join(ROOT, "target", "debug")
         self.build = build
 
-    def run(self, code, config, *, env=None, prefix=(), seconds=30):
+    def run(self, code, config, *, env=None, run_dir="run", prefix=(), seconds=30):
         path = os.path.join(self.folder, "knet.conf")
         if os.path.isdir(path):
             shutil.rmtree(path)
@@ -59,7 +59,7 @@ class Context:
             with open(path, "wb") as file:
                 data = config if isinstance(config, bytes) else config.encode()
                 file.write(data.replace(b"WIRE", os.path.join(self.folder, "wire").encode()))
-        run_dir = os.path.join(self.folder, "run")
+        run_dir = os.path.join(self.folder, run_dir)
         os.makedirs(run_dir, mode=0o700, exist_ok=True)
         full = {
             **os.environ, "KNET_CONF": path, "KNET_RUN_DIR": run_dir,
@@ -105,6 +105,34 @@ def on_error_fail_refuses(context):
     assert any("ipp" in line for line in result.lines), result.stderr
 
 
+# What would be routed, on sockets made before and after the refusal; loopback is the kernel's in any case.
+REFUSALS = r"""
+import errno, socket
+early = socket.socket()
+def told(name, call):
+    try:
+        print(name, call() or 0)
+    except OSError as error:
+        print(name, errno.errorcode[error.errno])
+told("listen", lambda: socket.socket().listen(5))
+told("bind any", lambda: socket.socket().bind(("0.0.0.0", 0)))
+told("bind ours", lambda: socket.socket().bind(("10.77.0.1", 7999)))
+told("early", lambda: early.bind(("0.0.0.0", 0)))
+late = socket.socket()
+late.setblocking(False)
+told("connect", lambda: late.connect(("10.77.0.2", 9)))
+told("loopback", lambda: socket.socket().bind(("127.0.0.1", 0)))
+"""
+
+
+def on_error_fail_refuses_every_routed_call(context):
+    broken = GOOD.replace('"ip"', '"ipp"').replace("{", '{"common": {"on_error": "fail"}, ', 1)
+    result = context.run(REFUSALS, broken)
+    words = [line.rsplit(" ", 1)[1] for line in result.stdout.splitlines()]
+    assert words == ["EADDRNOTAVAIL"] * 5 + ["0"], (result.stdout, result.stderr)
+    assert len(result.lines) == 1 and "refused" in result.lines[0], result.stderr
+
+
 def our_address_is_not_available_once_a_fault_is_known(context):
     result = context.run(OURS, GOOD.replace('"vdevs"', '"vdevss"'))
     assert result.stdout == "errno 99\n", (result.stdout, result.stderr)
@@ -133,7 +161,8 @@ def without_host(context):
     os.makedirs(alone, exist_ok=True)
     shutil.copy(os.path.join(context.build, "libknet_frame.so"), alone)
     kernel_serves_after_one_line(
-        context, GOOD, "knetd", env={"LD_PRELOAD": os.path.join(alone, "libknet_frame.so")}
+        context, GOOD, "knetd", run_dir="alone-run",  # none that lingers is found there
+        env={"LD_PRELOAD": os.path.join(alone, "libknet_frame.so")},
     )
     return None
 
@@ -163,17 +192,29 @@ def rlimit_fsize_0(context):
     assert result.stdout == "listening\n" or result.lines, (result.stdout, result.stderr)
 
 
+def address_space(how):
+    return ("bash", "-c", f'ulimit {how} 1000000; exec "$@"', "limit")
+
+
 def rlimit_as_leaves_the_program_on_the_kernel(context):
-    kernel_serves_after_one_line(
-        context, GOOD, "address space", prefix=("bash", "-c", 'ulimit -v 1000000; exec "$@"', "limit")
-    )
+    """A soft limit stops only the program, a hard one the host as well, unless it may raise it."""
+    for how, words in (("-Sv", "address space of this process.* MiB too few"), ("-v", "address space is|too few")):
+        kernel_serves_after_one_line(context, GOOD, words, prefix=address_space(how))
+
+
+def rlimit_as_refuses_where_the_config_says_so(context):
+    config = GOOD.replace("{", '{"common": {"on_error": "fail"}, ', 1)
+    for how in ("-Sv", "-v"):
+        result = context.run(ECHO, config, prefix=address_space(how))
+        assert result.returncode != 0 and result.stdout == "", (result.stdout, result.stderr)
+        assert len(result.lines) == 1 and re.search("address space.*refused", result.lines[0]), result.stderr
 
 
 CASES = [
     a_good_config_says_nothing,
     a_program_without_sockets_reads_no_config,
     loopback_reads_no_config,
-    case("config_missing", None, ["knet.conf", "No such file|not found|missing"]),
+    case("config_missing", None, ["knet.conf", "[Nn]o such file|not found"]),
     case("config_is_a_directory", make_folder, ["knet.conf", "directory"]),
     case("config_empty", "", ["knet.conf", "empty"]),
     case("config_of_1_mb", b" " * (1 << 20), ["knet.conf", "large|limit|bytes"]),
@@ -184,6 +225,7 @@ CASES = [
     case("number_as_string", GOOD.replace('"ip"', '"mtu": "1500", "ip"'), ["mtu", "number"]),
     case("gateway_outside_the_netmask", GOOD.replace('"ip"', '"gateway": "192.0.2.1", "ip"'), ["gateway"]),
     on_error_fail_refuses,
+    on_error_fail_refuses_every_routed_call,
     our_address_is_not_available_once_a_fault_is_known,
     without_host,
     no_such_bdf,
@@ -191,6 +233,7 @@ CASES = [
     ulimit_n_256,
     rlimit_fsize_0,
     rlimit_as_leaves_the_program_on_the_kernel,
+    rlimit_as_refuses_where_the_config_says_so,
 ]
 
 

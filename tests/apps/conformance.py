@@ -7,12 +7,13 @@ usage: conformance.py [--kernel] [FAMILY[::CASE]...]      --kernel: without the 
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 
-from harness import CLIENT, ROOT, SERVER, Lab
+from harness import CLIENT, ROOT, SERVER, Lab, leave_the_network
 
 SOURCES = os.path.join(ROOT, "tests", "conformance")
 FLAGS = ["-std=gnu11", "-O2", "-D_FORTIFY_SOURCE=2", "-Wall", "-Wextra", "-Werror", "-pthread"]
@@ -65,6 +66,12 @@ class Result:
             self.connections = int(line[12:])
 
 
+def end_group(process):
+    """A program and every child of it that is still there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def perform(command, agent=None, seconds=120):
     """Runs a program to its end; lines for the peer go to `agent`, its answers back."""
     result = Result()
@@ -73,7 +80,7 @@ def perform(command, agent=None, seconds=120):
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, bufsize=1,
             start_new_session=True,
         )
-        late = threading.Timer(seconds, process.kill)
+        late = threading.Timer(seconds, end_group, [process])
         late.start()
         if agent:
             agent.hear(process.stdin)
@@ -89,9 +96,8 @@ def perform(command, agent=None, seconds=120):
             late.cancel()
             if agent:
                 agent.hear(None)
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            end_group(process)
+            process.wait()
         errors.seek(0)
         result.errors = errors.read()[-2000:]
     bad = sum(why is not None for why in result.cases.values())
@@ -199,8 +205,24 @@ def on_the_kernel(report, programs, wanted, folder):
     return sound
 
 
+def known():
+    """Cases that the shim does not pass yet, with the reason: visible as skipped, and wrong here once they pass."""
+    with open(os.path.join(SOURCES, "known.txt"), encoding="ascii") as file:
+        lines = [line.split(None, 1) for line in file if line.strip() and not line.startswith("#")]
+    return {name: reason.strip() for name, reason in lines}
+
+
+KNOWN = known()
+
+
 def judge(report, lab, name, expected, result, accepted_before):
     for case in expected:
+        reason = KNOWN.get(f"{name}::{case}")
+        if reason:
+            passed = case in result.cases and not result.cases[case]
+            report.line(*(("FAIL", f"{name}::{case}", "passes now: take it off known.txt") if passed else ("SKIP", f"{name}::{case}", reason)))
+            result.cases.pop(case, None)
+            continue
         if case not in result.cases:
             report.line("FAIL", f"{name}::{case}", f"not reached: {result.fault or 'the program stopped after cases that hang'}")
         elif result.cases[case]:
@@ -256,6 +278,7 @@ def main():
             family, _, case = word.partition("::")
             wanted.setdefault(family, []).extend([case] if case else [])
     report = Report()
+    leave_the_network()
     folder = tempfile.mkdtemp(prefix="knet-conformance-")
     try:
         programs = build(folder)

@@ -49,7 +49,8 @@ class Context:
         self.folder = tempfile.mkdtemp(prefix="knet-preload-")
         self.run_dir = os.path.join(self.folder, "run")
         os.mkdir(self.run_dir, 0o700)
-        found = [os.path.join(ROOT, "target", kind, "libknet_frame.so") for kind in ("release", "debug")]
+        kinds = (os.environ.get("KNET_BUILD", "release"), "debug")
+        found = [os.path.join(ROOT, "target", kind, "libknet_frame.so") for kind in kinds]
         found = [path for path in found if os.path.exists(path)]
         assert found, "libknet_frame.so is not built: cargo build --release --workspace"
         self.frame = found[0]

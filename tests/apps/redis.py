@@ -362,6 +362,31 @@ def kill_9_and_restart_at_once(redis):
     client.close()
 
 
+def kill_9_while_a_bgsave_child_lives(redis):
+    client = redis.client()
+    for n in range(100):
+        client.ask("SET", f"slow{n}", n)
+    client.ask("CONFIG", "SET", "rdb-key-save-delay", "200000")  # 0.2 s a key: the child lives for 20 s and more
+    assert "started" in client.ask("BGSAVE")
+    info = client.ask("INFO", "server").decode()
+    pid = int(info.split("process_id:")[1].split()[0])
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        children = [int(child) for child in file.read().split()]
+    assert children, "no BGSAVE child"
+    os.kill(pid, signal.SIGKILL)
+    try:
+        assert client.peer.recv(1) == b""
+    except ConnectionResetError:
+        pass
+    redis.server.wait(10)
+    assert os.path.exists(f"/proc/{children[0]}"), "the child ended too early to matter"
+    redis.start()
+    client = redis.client()
+    assert client.ask("PING") == "PONG"
+    client.close()
+    os.kill(children[0], signal.SIGKILL)
+
+
 def daemonize_yes(redis):
     redis.lab.end(redis.server)
     pidfile = os.path.join(redis.lab.work, "redis.pid")
@@ -449,7 +474,7 @@ CASES = [
     ping_set_get, pipelining, a_100_mb_value, multi_exec, publish_to_100_subscribers, blpop_with_time_out, client_kill,
     redis_benchmark_completes, maxclients_refuses, ten_thousand_clients, bgsave_under_load,
     a_replica_on_the_other_side_of_the_wire, a_replica_of_a_kernel_master, shutdown_and_restart_on_the_same_port,
-    kill_9_and_restart_at_once, daemonize_yes, wildcard_bind_answers_on_loopback_too, io_threads_2,
+    kill_9_and_restart_at_once, kill_9_while_a_bgsave_child_lives, daemonize_yes, wildcard_bind_answers_on_loopback_too, io_threads_2,
     data_accepted_by_send_arrives_after_sigterm,
 ]
 

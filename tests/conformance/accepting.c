@@ -248,6 +248,25 @@ CASE(shutdown_ends_a_blocked_accept)
     pair_by(this.listener, port);
 }
 
+CASE(a_shut_listener_is_a_socket_that_was_never_connected)
+{
+    int listener = listener_at(port, 4), copy = OK(dup(listener)), waiting = dial(port);
+    EQUAL(ready(listener, POLLIN, 5000), POLLIN);
+    OK(shutdown(listener, SHUT_WR)); /* nothing */
+    EQUAL(ready(copy, POLLIN, 0), POLLIN);
+    OK(shutdown(listener, SHUT_RDWR));
+    FAILS(accept(copy, NULL, NULL), EINVAL);
+    EQUAL(ready(copy, POLLIN | POLLOUT | POLLRDHUP, 1000), POLLOUT | POLLHUP);
+    EQUAL(so_error(copy), 0);
+    char byte;
+    FAILS(recv(copy, &byte, 1, 0), ENOTCONN);
+    FAILS(shutdown(copy, SHUT_RD), ENOTCONN);
+    FAILS(recv(waiting, &byte, 1, 0), ECONNRESET);
+    OK(listen(copy, 4));
+    pair_by(listener, port); /* both numbers are the listener again */
+    pair_by(copy, port);
+}
+
 CASE(listen_without_bind_takes_a_port)
 {
     int listener = tcp(0);

@@ -115,6 +115,18 @@ WIRE(linger_waits_for_the_bytes)
     EQUAL(peer_end(reads), 100000);
 }
 
+WIRE(linger_does_not_wait_with_unread_bytes)
+{
+    long slot;
+    int fd = joined(&slot);
+    struct linger some = {1, 60}; /* longer than the case may last */
+    OK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &some, sizeof some));
+    PEER("send", slot, 10);
+    EQUAL(ready(fd, POLLIN, 5000), POLLIN);
+    OK(close(fd));
+    FAILS(peer_ask("end", slot, 0), ECONNRESET);
+}
+
 WIRE(unread_bytes_at_close_reset_the_peer)
 {
     long slot;

@@ -34,7 +34,8 @@ WIRE_ONCE(the_peers_connect_is_refused)
     int listener = listener_at(port, 4);
     OK(close(listener));
     FAILS(peer_ask("dial", port, 0), ECONNREFUSED);
-    int bound = tcp(0);
+    int bound = tcp(0), on = 1;
+    OK(setsockopt(bound, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on)); /* for the TIME-WAIT of a run before */
     OK(try_bind(bound, own, port));
     FAILS(peer_ask("dial", port, 0), ECONNREFUSED);
 }
@@ -66,6 +67,54 @@ WIRE_ONCE(in_progress_then_refused)
     FAILS(try_connect(other, address, port), EINPROGRESS);
     EQUAL(ready(other, POLLOUT, 5000), POLLOUT | POLLERR | POLLHUP);
     FAILS(recv(other, &byte, 1, 0), ECONNREFUSED);
+}
+
+WIRE_ONCE(the_error_that_somebody_took_is_econnaborted)
+{
+    int fd = tcp(SOCK_NONBLOCK);
+    char byte;
+    FAILS(try_connect(fd, address, port), EINPROGRESS);
+    EQUAL(ready(fd, POLLOUT, 5000), POLLOUT | POLLERR | POLLHUP);
+    EQUAL(so_error(fd), ECONNREFUSED);
+    EQUAL(ready(fd, POLLOUT, 0), POLLOUT | POLLHUP);
+    EQUAL(recv(fd, &byte, 1, 0), 0);
+    FAILS(try_connect(fd, address, port), ECONNABORTED);
+    EQUAL(ready(fd, POLLIN | POLLOUT | POLLRDHUP, 0), POLLOUT | POLLHUP);
+    FAILS(recv(fd, &byte, 1, 0), ENOTCONN);
+    FAILS(shutdown(fd, SHUT_RDWR), ENOTCONN);
+    FAILS(try_connect(fd, address, port), EINPROGRESS); /* and may try again */
+    EQUAL(ready(fd, POLLOUT, 5000), POLLOUT | POLLERR | POLLHUP);
+    FAILS(try_connect(fd, address, port), ECONNREFUSED);
+}
+
+/* The number, its copies and its place in an epoll survive a failed attempt. */
+WIRE_ONCE(a_second_attempt_is_the_same_socket)
+{
+    int fd = tcp(SOCK_NONBLOCK), copy = OK(dup(fd)), set = OK(epoll_create1(0));
+    struct epoll_event wanted = {.events = EPOLLIN | EPOLLOUT, .data.u32 = 7}, event;
+    OK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &wanted));
+    for (int n = 0; n < 3; n++) {
+        FAILS(try_connect(fd, address, port), EINPROGRESS);
+        EQUAL(epoll_wait(set, &event, 1, 5000), 1);
+        CHECK(event.events & EPOLLERR && event.data.u32 == 7);
+        FAILS(try_connect(copy, address, port), ECONNREFUSED);
+    }
+    PEER("listen", 4, port);
+    FAILS(try_connect(copy, address, port), EINPROGRESS);
+    EQUAL(ready(fd, POLLOUT, 5000), POLLOUT);
+    EQUAL(epoll_wait(set, &event, 1, 5000), 1);
+    CHECK(event.events == EPOLLOUT && event.data.u32 == 7);
+    OK(try_connect(fd, address, port));
+    FAILS(try_connect(copy, address, port), EISCONN);
+    atomic_fetch_add(&shared->connections, 1);
+    long slot = PEER("accept", 0, 0);
+    put(copy, 0, 5);
+    PEER("recv", slot, 5);
+    PEER("send", slot, 9);
+    EQUAL(ready(copy, POLLIN, 5000), POLLIN);
+    EQUAL(epoll_wait(set, &event, 1, 5000), 1);
+    CHECK(event.events & EPOLLIN);
+    get(fd, 0, 9);
 }
 
 WIRE_ONCE(connected_already)
@@ -105,8 +154,13 @@ CASE(shutdown_of_a_connect_on_its_way)
     int fd = tcp(SOCK_NONBLOCK);
     FAILS(try_connect(fd, own, port), EINPROGRESS);
     OK(shutdown(fd, SHUT_RDWR));
-    EQUAL(ready(fd, POLLIN | POLLOUT, 1000) & POLLHUP, POLLHUP);
+    EQUAL(ready(fd, POLLIN | POLLOUT, 1000), POLLOUT | POLLHUP | POLLERR);
+    EQUAL(so_error(fd), ECONNRESET);
+    char byte;
+    FAILS(recv(fd, &byte, 1, 0), ENOTCONN);
+    FAILS(send(fd, &byte, 1, MSG_NOSIGNAL), EPIPE);
     FAILS(shutdown(fd, SHUT_RDWR), ENOTCONN);
+    FAILS(try_connect(fd, own, port), EINPROGRESS); /* it may try again */
 }
 
 CASE(close_of_a_connect_on_its_way)

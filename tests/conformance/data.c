@@ -214,6 +214,19 @@ WIRE(nothing_to_transfer)
     get(fd, 0, 1);
 }
 
+WIRE(a_low_water_mark_beyond_the_buffer_is_cut)
+{
+    long slot;
+    int fd = joined(&slot), marks[] = {1 << 30, -1};
+    for (int n = 0; n < 2; n++) {
+        OK(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &marks[n], sizeof marks[n]));
+        long sends = peer_begin("send", slot, 16 << 20);
+        EQUAL(ready(fd, POLLIN, 9000), POLLIN);
+        get(fd, (long)n << 24, 16 << 20);
+        PEER_END(sends);
+    }
+}
+
 WIRE(time_outs_of_receive_and_send)
 {
     long slot;

@@ -226,9 +226,9 @@ CASE(a_number_closed_by_a_raw_call_and_reused)
     struct pair two = pair_by(listener, port);
     int number = two.server;
     EQUAL(syscall(SYS_close, number), 0);
-    end_of_stream(two.client);
     OK(pipe(ends));
     EQUAL(ends[0], number);
+    end_of_stream(two.client); /* at the latest now: nobody can see a raw close */
     EQUAL(write(ends[1], "ab", 2), 2);
     char bytes[4];
     EQUAL(read(number, bytes, 4), 2); /* the pipe, not the old socket */

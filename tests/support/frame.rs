@@ -28,7 +28,7 @@ pub(crate) fn object() -> &'static Path {
 static PROGRAMS: AtomicU32 = AtomicU32::new(0);
 
 /// Compiles tests/c/NAME.c for one test.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each test file uses a part")]
 pub(crate) fn program(name: &str) -> PathBuf {
     let source = format!("{}/tests/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let number = PROGRAMS.fetch_add(1, Ordering::Relaxed);
@@ -45,7 +45,7 @@ pub(crate) fn program(name: &str) -> PathBuf {
 }
 
 /// A command under the preload, with its run folder, config and host.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each test file uses a part")]
 pub(crate) fn preloaded(command: &mut Command, folder: &Path, conf: &Path) {
     command
         .env("LD_PRELOAD", object())
@@ -56,13 +56,13 @@ pub(crate) fn preloaded(command: &mut Command, folder: &Path, conf: &Path) {
 }
 
 /// Runs to the end.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each test file uses a part")]
 pub(crate) fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
 /// What a program printed.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each test file uses a part")]
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -1,27 +1,13 @@
 use super::*;
 use crate::device::RxFrame;
-use crate::device::fault::{CERTAIN, Random};
-use crate::device::frame::MADE;
-
-type Halves = (Box<dyn RxQueue>, Box<dyn TxQueue>);
+use crate::device::fault::CERTAIN;
+use crate::device::frame::{MADE, numbered};
 
 const MTU: usize = 1500;
 
-fn open(mut device: PairDevice) -> (PairDevice, Halves) {
+fn open(mut device: PairDevice) -> (PairDevice, QueuePair) {
     let halves = device.queue_pair(0).expect("the first time");
     (device, halves)
-}
-
-/// A frame that tells its number, with a length and contents that follow from it.
-fn payload(number: u32) -> Vec<u8> {
-    let mut random = Random::new(u64::from(number));
-    let len = 60 + usize::try_from(random.next() % 1455).unwrap();
-    let mut bytes = number.to_be_bytes().to_vec();
-    while bytes.len() < len {
-        bytes.extend_from_slice(&random.next().to_be_bytes());
-    }
-    bytes.truncate(len);
-    bytes
 }
 
 fn put(tx: &mut dyn TxQueue, bytes: &[u8]) -> bool {
@@ -51,8 +37,8 @@ fn without_faults_every_frame_arrives_once_in_order_and_unchanged() {
     let (mut at_a, mut at_b) = (Vec::new(), Vec::new());
     let mut now = Instant::ZERO;
     for number in 0..10_000 {
-        assert!(put(a_tx.as_mut(), &payload(number)));
-        assert!(put(b_tx.as_mut(), &payload(number + 1_000_000)));
+        assert!(put(a_tx.as_mut(), &numbered(number)));
+        assert!(put(b_tx.as_mut(), &numbered(number + 1_000_000)));
         if number % 40 == 39 {
             assert_eq!(a_tx.flush(now), 40);
             assert_eq!(b_tx.flush(now), 40);
@@ -61,8 +47,12 @@ fn without_faults_every_frame_arrives_once_in_order_and_unchanged() {
             now = now + core::time::Duration::from_micros(3);
         }
     }
-    assert!(at_b.iter().cloned().eq((0..10_000).map(payload)));
-    assert!(at_a.iter().cloned().eq((1_000_000..1_010_000).map(payload)));
+    assert!(at_b.iter().cloned().eq((0..10_000).map(numbered)));
+    assert!(
+        at_a.iter()
+            .cloned()
+            .eq((1_000_000..1_010_000).map(numbered))
+    );
     let expected = PortStats {
         rx_frames: 10_000,
         tx_frames: 10_000,
@@ -80,7 +70,7 @@ fn run(faults: FaultConfig) -> (Vec<Vec<u8>>, FaultCounts, PortStats) {
     let mut seen = Vec::new();
     let mut now = Instant::ZERO;
     for number in 0..10_000 {
-        assert!(put(tx.as_mut(), &payload(number)));
+        assert!(put(tx.as_mut(), &numbered(number)));
         if number % 8 == 7 {
             tx.flush(now);
             now = now + core::time::Duration::from_micros(20);
@@ -125,7 +115,7 @@ fn with_faults_the_counts_add_up_and_a_seed_repeats_its_trace() {
         );
         for frame in &seen {
             let number = u32::from_be_bytes(frame[..4].try_into().unwrap());
-            assert_eq!(*frame, payload(number), "seed {seed}");
+            assert_eq!(*frame, numbered(number), "seed {seed}");
         }
         assert_eq!((seen, counts, stats), run(faults), "seed {seed}");
     }
@@ -142,7 +132,7 @@ fn a_delayed_frame_comes_when_it_is_due() {
     let (_a, (_a_rx, mut tx)) = open(a);
     let (_b, (mut rx, _b_tx)) = open(b);
     let mut seen = Vec::new();
-    assert!(put(tx.as_mut(), &payload(1)));
+    assert!(put(tx.as_mut(), &numbered(1)));
     assert_eq!(tx.flush(Instant::from_micros(100)), 1);
     assert_eq!(rx.next_due(), Some(Instant::from_micros(150)));
     assert_eq!(get(rx.as_mut(), Instant::from_micros(149), &mut seen), 0);
@@ -156,14 +146,14 @@ fn a_receiver_that_does_not_fetch_misses_what_its_ring_cannot_hold() {
     let (_a, (_a_rx, mut tx)) = open(a);
     let (b, (mut rx, _b_tx)) = open(b);
     for number in 0..1_100 {
-        assert!(put(tx.as_mut(), &payload(number)));
+        assert!(put(tx.as_mut(), &numbered(number)));
         tx.flush(Instant::ZERO);
     }
     assert_eq!(b.stats().rx_missed, 76);
     assert_eq!(rx.next_due(), Some(Instant::ZERO));
     let mut seen = Vec::new();
     while get(rx.as_mut(), Instant::ZERO, &mut seen) > 0 {}
-    assert!(seen.into_iter().eq((0..1_024).map(payload)));
+    assert!(seen.into_iter().eq((0..1_024).map(numbered)));
 }
 
 #[test]
@@ -206,7 +196,7 @@ fn a_queue_is_taken_once_and_the_link_falls_with_the_other_end() {
     assert!(a.link_up());
     drop(halves);
     assert!(!a.link_up());
-    assert!(put(tx.as_mut(), &payload(1)));
+    assert!(put(tx.as_mut(), &numbered(1)));
     assert_eq!(tx.flush(Instant::ZERO), 0);
     assert_eq!(a.stats().tx_dropped, 1);
 }
@@ -223,7 +213,7 @@ fn two_threads_lose_nothing_that_the_ring_can_hold() {
     let sent = 500;
     let sender = std::thread::spawn(move || {
         for number in 0..sent {
-            assert!(put(tx.as_mut(), &payload(number)));
+            assert!(put(tx.as_mut(), &numbered(number)));
             tx.flush(Instant::from_micros(u64::from(number)));
         }
         tx
@@ -237,7 +227,7 @@ fn two_threads_lose_nothing_that_the_ring_can_hold() {
     let _tx = sender.join().expect("the sender ends");
     assert!(
         seen.into_iter()
-            .eq((0..sent).flat_map(|number| [payload(number), payload(number)]))
+            .eq((0..sent).flat_map(|number| [numbered(number), numbered(number)]))
     );
     assert_eq!(b.stats().rx_missed, 0);
 }
@@ -286,7 +276,7 @@ fn a_lossy_line_without_delay_fills_the_ring_not_the_line() {
     let (_a, (_a_rx, mut tx)) = open(a);
     let (b, (_rx, _b_tx)) = open(b);
     for number in 0..600 {
-        assert!(put(tx.as_mut(), &payload(number)));
+        assert!(put(tx.as_mut(), &numbered(number)));
         tx.flush(Instant::ZERO);
     }
     assert_eq!(b.stats().rx_missed, 176);

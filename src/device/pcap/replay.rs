@@ -8,7 +8,8 @@ use crate::device::frame::{Frame, LINK_HEADER_BYTES, lend};
 use crate::device::port_counters::{PortCounters, count};
 use crate::device::tx_batch::TxBatch;
 use crate::device::{
-    BURST_MAX, Capabilities, Device, DeviceError, PortStats, RxFrame, RxQueue, TxMeta, TxQueue,
+    BURST_MAX, Capabilities, Device, DeviceError, PortStats, QueuePair, RxFrame, RxQueue, TxMeta,
+    TxQueue,
 };
 use crate::errno::Errno;
 use crate::time::Instant;
@@ -67,7 +68,7 @@ impl Device for PcapReplay {
         &self.capabilities
     }
 
-    fn queue_pair(&mut self, queue: usize) -> Result<(Box<dyn RxQueue>, Box<dyn TxQueue>), Errno> {
+    fn queue_pair(&mut self, queue: usize) -> Result<QueuePair, Errno> {
         if queue != 0 {
             return Err(Errno::INVAL);
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::format::{RECORD_BYTES_MAX, file_header, record_header};
 use crate::device::frame::Frame;
-use crate::device::{DeviceError, RxFrame, RxQueue, TxMeta, TxQueue};
+use crate::device::{DeviceError, QueuePair, RxFrame, RxQueue, TxMeta, TxQueue};
 use crate::time::Instant;
 
 /// Writes what passes the queue pairs that it wraps. For tests and for looking at trouble: each frame
@@ -35,11 +35,7 @@ impl Tap {
 
     /// Puts the tap in front of both halves.
     #[must_use]
-    pub fn wrap(
-        &self,
-        rx: Box<dyn RxQueue>,
-        tx: Box<dyn TxQueue>,
-    ) -> (Box<dyn RxQueue>, Box<dyn TxQueue>) {
+    pub fn wrap(&self, rx: Box<dyn RxQueue>, tx: Box<dyn TxQueue>) -> QueuePair {
         let tapped_rx = TapRx {
             inner: rx,
             tap: self.clone(),

@@ -170,10 +170,10 @@ impl PluginConfig {
         let queues = QUEUE_ARGUMENTS
             .iter()
             .find(|(driver, _)| vdev.starts_with(driver));
-        if let Some((_, name)) = queues.filter(|(_, name)| argument(vdev, name).is_none()) {
-            if self.queues > 1 {
-                text.push_str(&format!(",{name}={}", self.queues));
-            }
+        if let Some((_, name)) = queues.filter(|(_, name)| argument(vdev, name).is_none())
+            && self.queues > 1
+        {
+            text.push_str(&format!(",{name}={}", self.queues));
         }
         text
     }
@@ -284,8 +284,6 @@ fn memory_args(config: &PluginConfig, hugepages: bool, args: &mut Vec<String>) {
     if !hugepages {
         // No shared configuration file: several hosts coexist, and nothing is left behind.
         args.extend(["--no-huge".to_owned(), "--no-shconf".to_owned()]);
-        // By physical addresses a buffer must not cross a small page, which wastes two fifths of each.
-        args.push("--iova-mode=va".to_owned());
         args.extend(megabytes());
         return;
     }
@@ -398,7 +396,6 @@ mod tests {
                 "--no-telemetry",
                 "--no-huge",
                 "--no-shconf",
-                "--iova-mode=va",
                 "-m",
                 "40",
                 "--no-pci",

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::device::plugin_abi::{Queue, RX_CHECKSUM_GOOD, Slot, TABLE_BYTES, TX_CHECKSUM};
-use crate::device::{RxFrame, TxMeta};
+use crate::device::{RxFrame, TxMeta, TxQueue};
 use crate::time::Instant;
 
 /// A plug-in of Rust functions: buffers are boxes, `limit` of them; sent frames are kept.

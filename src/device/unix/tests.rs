@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rustix::event::{PollFd, PollFlags};
 
 use super::*;
-use crate::device::fault::Random;
+use crate::device::frame::numbered;
 
 const MTU: usize = 1500;
 
@@ -101,18 +101,6 @@ impl Host {
     }
 }
 
-/// A frame that tells its number, with a length and contents that follow from it.
-fn frame(number: u32) -> Vec<u8> {
-    let mut random = Random::new(u64::from(number));
-    let len = 60 + usize::try_from(random.next() % 1455).unwrap();
-    let mut bytes = number.to_be_bytes().to_vec();
-    while bytes.len() < len {
-        bytes.extend_from_slice(&random.next().to_be_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
-
 /// Polls all in virtual time until both links are up; at most ten virtual seconds.
 fn join(now: &mut Instant, one: &mut Host, other: &mut Host) {
     let limit = *now + Duration::from_secs(10);
@@ -139,8 +127,8 @@ fn ten_thousand_frames_pass_each_way_with_a_new_peer_in_the_middle() {
     join(&mut now, &mut a, &mut b);
     let half = |a: &mut Host, b: &mut Host, now: &mut Instant, numbers: core::ops::Range<u32>| {
         for number in numbers {
-            a.put(&frame(number));
-            b.put(&frame(number + 1_000_000));
+            a.put(&numbered(number));
+            b.put(&numbered(number + 1_000_000));
             if number % 30 == 29 {
                 while a.tx.room() < 64 || b.tx.room() < 64 {
                     a.tx.flush(*now);
@@ -155,18 +143,23 @@ fn ten_thousand_frames_pass_each_way_with_a_new_peer_in_the_middle() {
         b.drain(*now);
     };
     half(&mut a, &mut b, &mut now, 0..4_980);
-    assert!(b.seen.iter().cloned().eq((0..4_980).map(frame)));
+    assert!(b.seen.iter().cloned().eq((0..4_980).map(numbered)));
     drop(b);
     a.drain(now);
     assert!(!a.device.link_up());
-    assert_eq!(a.send(now, &frame(7)), 0);
+    assert_eq!(a.send(now, &numbered(7)), 0);
     assert_eq!(a.device.stats().tx_dropped, 1);
 
     let mut b = folder.host(2);
     join(&mut now, &mut a, &mut b);
     half(&mut a, &mut b, &mut now, 4_980..10_020);
-    assert!(b.seen.iter().cloned().eq((4_980..10_020).map(frame)));
-    assert!(a.seen.iter().cloned().eq((1_000_000..1_010_020).map(frame)));
+    assert!(b.seen.iter().cloned().eq((4_980..10_020).map(numbered)));
+    assert!(
+        a.seen
+            .iter()
+            .cloned()
+            .eq((1_000_000..1_010_020).map(numbered))
+    );
     let stats = a.device.stats();
     assert_eq!((stats.tx_frames, stats.rx_frames), (10_020, 10_020));
     assert_eq!((stats.tx_dropped, stats.rx_missed), (1, 0));
@@ -181,22 +174,22 @@ fn when_the_listener_goes_the_other_listens_and_the_file_goes_with_the_last() {
     let mut a = folder.host(1);
     let mut b = folder.host(2);
     join(&mut now, &mut a, &mut b);
-    a.send(now, &frame(1));
+    a.send(now, &numbered(1));
     b.drain(now);
     // What was sent before the end still arrives.
-    a.send(now, &frame(2));
+    a.send(now, &numbered(2));
     drop(a);
     assert!(!folder.has_socket());
     b.drain(now);
-    assert_eq!(b.seen, [frame(1), frame(2)]);
+    assert_eq!(b.seen, [numbered(1), numbered(2)]);
     assert!(!b.device.link_up());
     b.drain(now);
     assert!(folder.has_socket(), "the survivor listens at once");
     let mut a = folder.host(3);
     join(&mut now, &mut a, &mut b);
-    assert_eq!(a.send(now, &frame(3)), 1);
+    assert_eq!(a.send(now, &numbered(3)), 1);
     b.drain(now);
-    assert_eq!(b.seen.last(), Some(&frame(3)));
+    assert_eq!(b.seen.last(), Some(&numbered(3)));
     drop(a);
     assert!(folder.has_socket());
     drop(b);
@@ -212,16 +205,20 @@ fn frames_of_a_peer_that_went_without_reading_are_received() {
         let mut a = folder.host(1);
         let mut b = folder.host(2);
         join(&mut now, &mut a, &mut b);
-        assert_eq!(a.send(now, &frame(1)), 1);
-        assert_eq!(b.send(now, &frame(2)), 1);
-        assert_eq!(b.send(now, &frame(3)), 1);
+        assert_eq!(a.send(now, &numbered(1)), 1);
+        assert_eq!(b.send(now, &numbered(2)), 1);
+        assert_eq!(b.send(now, &numbered(3)), 1);
         drop(b);
         if sends_first {
-            assert_eq!(a.send(now, &frame(4)), 0);
-            assert_eq!(a.send(now, &frame(5)), 0);
+            assert_eq!(a.send(now, &numbered(4)), 0);
+            assert_eq!(a.send(now, &numbered(5)), 0);
         }
         a.drain(now);
-        assert_eq!(a.seen, [frame(2), frame(3)], "sends first: {sends_first}");
+        assert_eq!(
+            a.seen,
+            [numbered(2), numbered(3)],
+            "sends first: {sends_first}"
+        );
         assert!(!a.device.link_up());
         assert_eq!(a.device.stats().tx_frames, 1);
         let dropped = if sends_first { 2 } else { 0 };
@@ -262,9 +259,9 @@ fn a_listener_whose_file_was_removed_makes_it_again() {
     // Another host may take the path meanwhile: then the first finds it there.
     let mut b = folder.host(2);
     join(&mut now, &mut a, &mut b);
-    assert_eq!(a.send(now, &frame(1)), 1);
+    assert_eq!(a.send(now, &numbered(1)), 1);
     b.drain(now);
-    assert_eq!(b.seen, [frame(1)]);
+    assert_eq!(b.seen, [numbered(1)]);
     drop(b);
     a.drain(now);
     // The other never sent anything, so it may have turned us away: no attempt before its time.
@@ -301,13 +298,13 @@ fn starters_that_race_end_up_as_one_link() {
         });
         let mut now = Instant::ZERO;
         join(&mut now, &mut a, &mut b);
-        assert_eq!(a.send(now, &frame(1)), 1);
-        assert_eq!(b.send(now, &frame(2)), 1);
+        assert_eq!(a.send(now, &numbered(1)), 1);
+        assert_eq!(b.send(now, &numbered(2)), 1);
         a.drain(now);
         b.drain(now);
         assert_eq!(
             (a.seen.as_slice(), b.seen.as_slice()),
-            (&[frame(2)][..], &[frame(1)][..])
+            (&[numbered(2)][..], &[numbered(1)][..])
         );
     }
 }
@@ -335,12 +332,12 @@ fn a_third_host_is_turned_away_and_comes_in_when_there_is_room() {
         assert!(!c.device.link_up());
     }
     assert!((1..10).contains(&attempts), "{attempts}");
-    b.send(now, &frame(9));
+    b.send(now, &numbered(9));
     drop(b);
     join(&mut now, &mut a, &mut c);
-    assert_eq!(c.send(now, &frame(1)), 1);
+    assert_eq!(c.send(now, &numbered(1)), 1);
     a.drain(now);
-    assert_eq!(a.seen, [frame(9), frame(1)]);
+    assert_eq!(a.seen, [numbered(9), numbered(1)]);
 }
 
 #[test]
@@ -351,19 +348,19 @@ fn a_new_peer_waits_until_the_old_ones_frames_are_received() {
     let mut b = folder.host(2);
     join(&mut now, &mut a, &mut b);
     for number in 0..40 {
-        b.put(&frame(number));
+        b.put(&numbered(number));
     }
     assert_eq!(b.tx.flush(now), 40);
     drop(b);
     let mut c = folder.host(3);
     assert!(c.device.link_up());
-    assert_eq!(c.send(now, &frame(40)), 1);
+    assert_eq!(c.send(now, &numbered(40)), 1);
     while a.seen.len() < 41 {
         assert!(now < Instant::from_millis(100), "{} frames", a.seen.len());
         a.poll(now);
         now = now + Duration::from_millis(1);
     }
-    assert!(a.seen.iter().cloned().eq((0..41).map(frame)));
+    assert!(a.seen.iter().cloned().eq((0..41).map(numbered)));
     assert!(a.device.link_up());
 }
 
@@ -376,7 +373,7 @@ fn a_full_socket_keeps_frames_in_order_and_wakes_when_there_is_room() {
     join(&mut now, &mut a, &mut b);
     let mut sent = 0;
     while a.tx.room() > 0 {
-        a.put(&frame(sent));
+        a.put(&numbered(sent));
         sent += 1;
         a.tx.flush(now);
         assert!(sent < 100_000, "the socket never fills");
@@ -390,7 +387,7 @@ fn a_full_socket_keeps_frames_in_order_and_wakes_when_there_is_room() {
     assert_eq!(a.tx.flush(now), 64);
     assert!(!a.is_woken(), "room that is not wanted does not");
     b.drain(now);
-    assert!(b.seen.iter().cloned().eq((0..sent).map(frame)));
+    assert!(b.seen.iter().cloned().eq((0..sent).map(numbered)));
     assert_eq!(a.device.stats().tx_dropped, 0);
 }
 
@@ -406,7 +403,7 @@ fn the_wait_descriptor_tells_of_a_frame_a_peer_and_its_end() {
     a.poll(now);
     assert!(!a.is_woken() && a.device.link_up());
     assert_eq!(a.rx.next_due(), None, "a link that is up wants no visits");
-    b.send(now, &frame(1));
+    b.send(now, &numbered(1));
     assert!(a.is_woken(), "a frame waits");
     a.drain(now);
     assert!(!a.is_woken());
@@ -460,7 +457,7 @@ fn faults_strike_what_is_received_and_add_up() {
         let mut b = folder.faulty(2, faults);
         join(&mut now, &mut a, &mut b);
         for number in 0..5_000 {
-            a.put(&frame(number));
+            a.put(&numbered(number));
             if number % 10 == 9 {
                 assert_eq!(a.tx.flush(now), 10, "seed {seed}");
                 b.poll(now);
@@ -486,7 +483,7 @@ fn faults_strike_what_is_received_and_add_up() {
         assert_eq!(b.device.stats().rx_frames, arrived, "seed {seed}");
         for bytes in &b.seen {
             let number = u32::from_be_bytes(bytes[..4].try_into().unwrap());
-            assert_eq!(*bytes, frame(number), "seed {seed}");
+            assert_eq!(*bytes, numbered(number), "seed {seed}");
         }
     }
 }

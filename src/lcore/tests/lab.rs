@@ -18,6 +18,8 @@ use crate::time::Instant;
 
 pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub(super) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// On the wire's network, but not there.
+pub(super) const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
 pub(super) const PORT: u16 = 6_379;
 pub(super) const ENDPOINT: SocketAddrV4 = SocketAddrV4::new(SERVER, PORT);
 pub(super) const OWNER: Owner = Owner(0);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::stack::frame::{ETHERTYPE_ARP, EthernetHeader, MAC_BROADCAST};
 use crate::stack::seeded::Seeded;
 
 const US: [u8; 6] = [2, 0, 0, 0, 0, 1];

@@ -61,7 +61,7 @@ impl Stream {
                     self.sum = self.sum.wrapping_mul(0x0100_0000_01b3);
                 }
                 self.at += head.len() as u64;
-                if self.at % (1 << 16) == 0 {
+                if self.at.is_multiple_of(1 << 16) {
                     self.sum = siphash(&self.key, &self.sum.to_le_bytes());
                 }
                 rest = tail;

@@ -8,12 +8,12 @@ use super::peer::{ACK, PEER_PORT, RST, SYN, Script, Segment};
 use super::{address, config, mac};
 use crate::errno::Errno;
 use crate::id::FlowId;
+use crate::stack::arp::ArpFrame;
 use crate::stack::checksum;
 use crate::stack::demux::TcpFrame;
 use crate::stack::frame::{
     Checksums, ETHERTYPE_IPV4, EthernetHeader, Ipv4Repr, PROTOCOL_ICMP, PROTOCOL_UDP, put_word,
 };
-use crate::stack::neighbor::ArpFrame;
 use crate::stack::{
     Change, Close, ConnectRequest, FlowOptions, FlowState, ListenRequest, Owner, StackConfig,
 };

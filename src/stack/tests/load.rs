@@ -41,7 +41,7 @@ fn join_many(pair: &mut Pair, count: usize) -> Vec<(FlowId, FlowId)> {
     for _ in 0..count {
         let flow = pair.b.connect_with(pair.now, ask, small());
         clients.insert(pair.b.facts(flow).local, flow);
-        if clients.len() % 64 == 0 {
+        if clients.len().is_multiple_of(64) {
             pair.run(Duration::from_millis(1));
         }
     }
@@ -433,15 +433,15 @@ fn connections_come_and_go_over_a_bad_wire() {
     assert!(pair.a.memory.rings.is_empty() && pair.b.memory.rings.is_empty());
 }
 
-/// Prints the cost of a request and its reply for few and for many flows; run it in a release build.
+/// Every request of a burst is answered in the turn that takes it. Prints what that costs: `KNET_TEST_FLOWS` asks for as
+/// many flows, for long enough to be a figure in a release build.
 #[test]
-#[ignore = "prints figures, checks nothing"]
-fn figures() {
+fn every_request_is_answered_in_its_turn() {
     let only = std::env::var("KNET_TEST_FLOWS")
         .ok()
         .and_then(|text| text.parse().ok());
-    let counts = only.map_or_else(|| vec![1, 100, 10_000, 100_000], |count| vec![count]);
-    let rounds = if only.is_some() { 2_000_000 } else { 100_000 };
+    let counts = only.map_or_else(|| vec![1, 100, 3_000], |count| vec![count]);
+    let rounds = if only.is_some() { 2_000_000 } else { 10_000 };
     for count in counts {
         let mut script = Script::with(StackConfig {
             max_flows: count,

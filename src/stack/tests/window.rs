@@ -246,3 +246,60 @@ fn a_lowered_mtu_of_the_port_cuts_smaller_segments() {
     assert_eq!(longest(&mut script, third, &[3; 3_000]), Some(before));
     assert_eq!(script.count("flows_mtu_lowered"), 1);
 }
+
+#[test]
+fn an_answer_carries_the_acknowledgement_once_the_program_has_shown_that_it_answers() {
+    let mut script = Script::listening(FlowOptions::default());
+    let (flow, iss) = script.open(PEER_PORT);
+    let (mut seq, mut ack) = (NEXT, iss + 1);
+    let answer = |script: &mut Script, seq: u32, ack: u32| {
+        script
+            .host
+            .read(script.now, flow, u64::from(seq - NEXT) - 4);
+        assert_eq!(script.host.stack.send(script.now, flow, b"pong"), 4);
+        let heard = script.burst(&[]);
+        assert_eq!(heard.len(), 1);
+        assert_eq!((heard[0].tcp.seq, heard[0].tcp.ack), (ack, seq));
+        assert_eq!(heard[0].payload, b"pong");
+    };
+    // Nothing is known of it yet.
+    let first = script.ask(&Segment::new(ACK | PSH, seq, ack).carrying(b"ping"));
+    assert!(first.is(ACK));
+    seq += 4;
+    answer(&mut script, seq, ack);
+    ack += 4;
+    // Now it is.
+    for _ in 0..3 {
+        script.tell(&Segment::new(ACK | PSH, seq, ack).carrying(b"ping"));
+        seq += 4;
+        answer(&mut script, seq, ack);
+        ack += 4;
+    }
+    // Two segments are acknowledged at once, answer or not.
+    script.tell(&Segment::new(ACK, seq, ack).carrying(&[1; 1460]));
+    let both = script.ask(&Segment::new(ACK, seq + 1460, ack).carrying(&[1; 1460]));
+    seq += 2920;
+    assert_eq!((both.tcp.ack, both.payload.len()), (seq, 0));
+}
+
+#[test]
+fn an_acknowledgement_waits_40_ms_for_an_answer_and_not_again() {
+    let mut script = Script::listening(FlowOptions::default());
+    let (flow, iss) = script.open(PEER_PORT);
+    script.ask(&Segment::new(ACK | PSH, NEXT, iss + 1).carrying(b"ping"));
+    script.host.stack.send(script.now, flow, b"pong");
+    assert_eq!(script.burst(&[]).len(), 1);
+    script.tell(&Segment::new(ACK | PSH, NEXT + 4, iss + 5).carrying(b"note"));
+    let begin = script.now;
+    let late = script.wait(Duration::from_millis(200));
+    assert_eq!(late.len(), 1);
+    assert_eq!(late[0].1.tcp.ack, NEXT + 8);
+    let waited = late[0].0.since(begin);
+    assert!(
+        waited >= Duration::from_millis(40) && waited < Duration::from_millis(50),
+        "{waited:?}"
+    );
+    // It did not answer: the next one is acknowledged at once.
+    let next = script.ask(&Segment::new(ACK | PSH, NEXT + 8, iss + 5).carrying(b"note"));
+    assert_eq!(next.tcp.ack, NEXT + 12);
+}

@@ -1,0 +1,75 @@
+//! Four words of the calling thread in initial-exec TLS: two instructions to reach, safe in a signal handler.
+//!
+//! # Safety
+//! The words are plain atomics of one thread in zero-initialised static TLS; their address is formed by the
+//! initial-exec model, which is right for an object that is loaded at program start.
+
+#![allow(unsafe_code)]
+
+use core::sync::atomic::AtomicU32;
+
+/// The words of a thread.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ThreadWords {
+    /// Process id that `id` and `slot` belong to; 0 = nothing cached.
+    pub process: AtomicU32,
+    /// Thread id.
+    pub id: AtomicU32,
+    /// Waiter slot + 1; 0 = none.
+    pub slot: AtomicU32,
+    /// What the thread is: 0 = the program's, 1 = ours (every hook then goes straight to libc).
+    pub role: AtomicU32,
+}
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".section .tbss.knet_thread_words,\"awT\",@nobits",
+    ".hidden knet_thread_words",
+    ".globl knet_thread_words",
+    ".type knet_thread_words,@object",
+    ".size knet_thread_words,16",
+    ".align 8",
+    "knet_thread_words: .zero 16",
+    ".previous",
+);
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn place() -> *const ThreadWords {
+    let place: *const ThreadWords;
+    // SAFETY: computes the address of this thread's copy of the symbol above; touches no memory but the GOT.
+    unsafe {
+        core::arch::asm!(
+            "mov {0}, fs:[0]",
+            "add {0}, qword ptr [rip + knet_thread_words@GOTTPOFF]",
+            out(reg) place,
+            options(nostack, pure, readonly)
+        );
+    }
+    place
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn place() -> *const ThreadWords {
+    thread_local! {
+        static WORDS: ThreadWords = const {
+            ThreadWords {
+                process: AtomicU32::new(0),
+                id: AtomicU32::new(0),
+                slot: AtomicU32::new(0),
+                role: AtomicU32::new(0),
+            }
+        };
+    }
+    WORDS.with(core::ptr::from_ref)
+}
+
+/// Lends the calling thread's words.
+#[inline]
+pub fn with<T>(use_them: impl FnOnce(&ThreadWords) -> T) -> T {
+    let place = place();
+    // SAFETY: 16 zeroed (or const-initialised) and aligned bytes without a destructor, which live as long as the thread;
+    // the borrow ends with this call.
+    use_them(unsafe { &*place })
+}

@@ -1,0 +1,223 @@
+//! How programs come: the listening socket, Hello, and the config that it brings.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::clients::{Client, Standing};
+use super::family::Family;
+use super::server::{Fault, Server, own_path, timespec};
+use super::socket;
+use crate::channel::cell::Header;
+use crate::channel::message::{Kind, Message};
+use crate::config::{self, Config};
+use crate::errno::Errno;
+use crate::lcore::{self, Mail};
+use crate::rendezvous::{self, ConfigHash};
+use crate::stack::Owner;
+use crate::{BUILD_VERSION, telemetry};
+
+impl Server {
+    pub(super) fn hello(
+        &mut self,
+        place: usize,
+        message: &Message<'_>,
+        file: Option<OwnedFd>,
+    ) -> Result<(), Fault> {
+        let mut lines = message.text.split('\n');
+        let mut line = || lines.next().unwrap_or("");
+        let (version, path, program, frame) = (line(), line(), line(), line());
+        if version != BUILD_VERSION || message.a as usize != size_of::<Header>() {
+            let text = format!(
+                "{frame} is build {version}, the host {} is build {BUILD_VERSION}; restart the program, or install both \
+                 from one build",
+                own_path()
+            );
+            return Err(Fault::new(text, Errno::PROTO));
+        }
+        self.configure(path, file)?;
+        let Some(config) = &self.config else {
+            let text = "the host has no config".to_owned();
+            return Err(Fault::new(text, Errno::INVAL));
+        };
+        let no_room = |text: String| Fault::new(text, Errno::NOMEM);
+        let free = self.families.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.families.len());
+        let owner = Owner(u32::try_from(number).unwrap_or(u32::MAX));
+        if number >= lcore::FAMILIES_MAX as usize {
+            return Err(no_room(format!(
+                "{number} program families are attached, which is all that fit"
+            )));
+        }
+        let mut family = Family::create(owner, config, program).map_err(no_room)?;
+        let cell = family
+            .admit(message.b)
+            .map_err(|errno| no_room(format!("no process cell: {errno}")))?;
+        family.clients = 1;
+        let welcome = Message::new(Kind::Welcome, cell, std::process::id());
+        let Some(client) = self.clients.at_mut(place) else {
+            return Ok(());
+        };
+        client.standing = Standing::Attached {
+            owner,
+            cell,
+            pid: message.b,
+        };
+        client.same_namespace = client.process == Some(message.b);
+        let process = client.process;
+        let descriptors = [
+            family.segments.control_fd().as_fd(),
+            family.receive.as_fd(),
+            self.mailbox.eventfd().as_fd(),
+        ];
+        if let Err(errno) = socket::send(client.socket.as_fd(), &welcome, &descriptors) {
+            client.standing = Standing::New;
+            crate::warn!("program={program} event=welcome_failed errno={errno}");
+            self.gone(place);
+            return Ok(());
+        }
+        crate::info!(
+            "program={program} process={} family={number} event=attached",
+            message.b
+        );
+        if self.running.is_some() {
+            family.introduce(&self.mailbox);
+            self.mailbox.post(Mail::Process { owner, cell });
+            self.neighbour(process);
+        }
+        if number == self.families.len() {
+            self.families.push(None);
+        }
+        if let Some(slot) = self.families.get_mut(number) {
+            *slot = Some(family);
+        }
+        Ok(())
+    }
+
+    /// Reads the config that rode along; the first one of a private host becomes its own.
+    pub(super) fn configure(&mut self, path: &str, file: Option<OwnedFd>) -> Result<(), Fault> {
+        let invalid = |text: String| Fault::new(text, Errno::INVAL);
+        let Some(file) = file else {
+            // The program may not read it: what the system's host has read counts.
+            return match &self.config {
+                Some(_) if !self.private => Ok(()),
+                _ => Err(invalid(format!("{path}: the program sent no config"))),
+            };
+        };
+        let bytes = config::read_descriptor(path, file.as_fd())
+            .map_err(|faults| Fault::of_config(&faults))?;
+        let hash = config::config_hash(&bytes);
+        if let Some(ours) = &self.config {
+            if ours.hash == hash {
+                return Ok(());
+            }
+            return Err(invalid(format!(
+                "{path} differs from {}, which this host runs; restart the host, or name that file by KNET_CONF",
+                ours.file
+            )));
+        }
+        let config =
+            config::load_bytes(path, &bytes).map_err(|faults| Fault::of_config(&faults))?;
+        let mut bytes_hash = ConfigHash::default();
+        bytes_hash.add(&bytes);
+        self.adopt(config);
+        self.bind_private(bytes_hash);
+        Ok(())
+    }
+
+    pub(super) fn adopt(&mut self, config: Config) {
+        telemetry::log::set_threshold(config.log_level);
+        for remark in &config.remarks {
+            crate::info!("config={} remark=\"{remark}\"", config.file);
+        }
+        self.life.set_times(config.linger, config.linger_max);
+        self.config = Some(config);
+    }
+
+    /// Binds the socket by which other processes find this host. Without one it serves its first client only.
+    pub(super) fn bind_private(&mut self, hash: ConfigHash) {
+        let names = rendezvous::run_folder()
+            .and_then(|folder| Ok((folder, rendezvous::network_namespace()?)))
+            .and_then(|(folder, namespace)| rendezvous::host_names(&folder, namespace, hash));
+        let bound = names
+            .map_err(|errno| format!("run folder: {errno}"))
+            .and_then(|names| self.listen(PathBuf::from(names.socket.to_string())));
+        if let Err(line) = bound {
+            crate::warn!("event=not_found_by_others reason=\"{line}\"");
+        }
+    }
+
+    /// Binds and listens at `path`, in place of a host that died.
+    pub(super) fn listen(&mut self, path: PathBuf) -> Result<(), String> {
+        let fault = |errno: Errno| format!("socket {}: {errno}", path.display());
+        let address = SocketAddrUnix::new(&path).map_err(fault)?;
+        let fresh = || {
+            rustix::net::socket_with(
+                AddressFamily::UNIX,
+                SocketType::SEQPACKET,
+                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+                None,
+            )
+        };
+        let socket = fresh().map_err(fault)?;
+        match rustix::net::bind(&socket, &address) {
+            Ok(()) => {}
+            Err(Errno::ADDRINUSE) => {
+                let probe = fresh().map_err(fault)?;
+                if rustix::net::connect(&probe, &address) != Err(Errno::CONNREFUSED) {
+                    return Err(format!(
+                        "socket {}: another host listens there",
+                        path.display()
+                    ));
+                }
+                rustix::fs::unlink(&path).map_err(fault)?;
+                rustix::net::bind(&socket, &address).map_err(fault)?;
+            }
+            Err(errno) => return Err(fault(errno)),
+        }
+        let mode = if self.private { 0o600 } else { 0o660 };
+        rustix::fs::chmod(&path, rustix::fs::Mode::from_raw_mode(mode)).map_err(fault)?;
+        rustix::net::listen(&socket, LISTEN_BACKLOG).map_err(fault)?;
+        self.listener = Some((socket, path));
+        Ok(())
+    }
+
+    pub(super) fn accept(&mut self) {
+        let Some((listener, _)) = &self.listener else {
+            return;
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = match rustix::net::accept_with(listener, flags) {
+            Ok(socket) => socket,
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
+            // Out of descriptors: the client waits in the queue until some are free.
+            Err(errno) => {
+                crate::error!("event=client_not_accepted errno={errno}");
+                // Nothing but a pause can be done on this thread; the lcore goes on. EINTR only shortens it.
+                let _ = rustix::event::poll(&mut [], Some(&timespec(ACCEPT_PAUSE)));
+                return;
+            }
+        };
+        match Client::new(socket) {
+            Ok((client, user)) if self.may_attach(user) => {
+                self.clients.add(client);
+            }
+            Ok((_, user)) => {
+                crate::warn!("user={user} event=client_refused reason=\"not this user\"")
+            }
+            Err(errno) => crate::warn!("event=client_refused errno={errno}"),
+        }
+    }
+
+    /// Same user, or root; a system's host of root serves whom the socket's mode lets in.
+    pub(super) fn may_attach(&self, user: u32) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        user == own || user == 0 || (!self.private && own == 0)
+    }
+}
+
+/// Clients that may wait to be accepted.
+const LISTEN_BACKLOG: i32 = 128;
+/// Between two tries to accept without a free descriptor.
+const ACCEPT_PAUSE: core::time::Duration = core::time::Duration::from_millis(10);

@@ -1,0 +1,178 @@
+//! Bytes between a flow's rings and the stack.
+
+use super::family::Work;
+use super::object::Record;
+use crate::channel::byte_ring::{self, Pending, Range, Span};
+use crate::channel::cell::{ObjectCell, flag, shut};
+use crate::channel::map::Control;
+use crate::channel::sync::{Ordering, fence};
+use crate::id::FlowId;
+use crate::stack::Close;
+
+impl Work<'_> {
+    /// Moves what the program has written into the stack, and tells the stack what it has read.
+    pub(super) fn pull(&mut self, object: u32, flow: FlowId) {
+        let Some(cell) = self.cell(object) else {
+            return;
+        };
+        let layout = self.segments.layout();
+        let capacity = layout.tx_ring_bytes;
+        let backed = self.shared.memory.transmit_backed(self.owner, object);
+        let Some(record) = self.records.at_mut(object).map(|record| *record) else {
+            return;
+        };
+        if record.closed {
+            return;
+        }
+        if self.consumed(object, flow, cell, &record).is_err() {
+            return self.broken(object, flow);
+        }
+        let mut head = record.tx_head;
+        let empty = loop {
+            let range = match byte_ring::pending(&cell.write, head, backed.min(capacity), capacity)
+            {
+                Pending::Bytes(range) => range,
+                Pending::Broken => return self.broken(object, flow),
+            };
+            if range.is_empty() {
+                break true;
+            }
+            let taken = self.send(object, flow, range);
+            head += taken as u64;
+            if taken < range.len() as usize {
+                break false;
+            }
+        };
+        if head != record.tx_head {
+            // Release: the bytes before it are copied out.
+            cell.host.tx_head.store(head, Ordering::Release);
+        }
+        let shut = cell.write.shut.load(Ordering::Relaxed);
+        let Some(record) = self.records.at_mut(object) else {
+            return;
+        };
+        record.tx_head = head;
+        if empty
+            && !record.connecting
+            && shut & shut::WRITE != 0
+            && !record.finished
+            && !record.closing
+        {
+            record.finished = true;
+            self.shared.stack.shutdown_write(self.now, flow);
+        }
+        self.room(object, cell, head, backed);
+    }
+
+    fn send(&mut self, object: u32, flow: FlowId, range: Range) -> usize {
+        let control = &self.segments.control;
+        let mut from = Cursor { range, done: 0 };
+        self.shared
+            .stack
+            .send_with(self.now, flow, range.len() as usize, &mut |to| {
+                from.fill(control, object, to);
+            })
+    }
+
+    /// Gives the transmit ring more memory when it is wanted, and an edge when a third is free.
+    fn room(&mut self, object: u32, cell: &ObjectCell, head: u64, backed: u32) {
+        // Pairs with the fence of a writer that found no room: it sees the new head, or we see its mark.
+        fence(Ordering::SeqCst);
+        let capacity = self.segments.layout().tx_ring_bytes;
+        let wanted = cell.write.want_room.load(Ordering::SeqCst) != 0;
+        let queued = cell
+            .write
+            .tx_tail
+            .load(Ordering::Relaxed)
+            .saturating_sub(head);
+        if backed < capacity && (wanted || queued.saturating_mul(2) > u64::from(backed)) {
+            // Without memory the ring stays small; the writer waits for its page.
+            if !self
+                .shared
+                .memory
+                .back_transmit(self.owner, object, capacity)
+            {
+                self.shared.counters.flows_refused_no_memory.raise();
+            }
+        }
+        if wanted && crate::readiness::is_writable(cell, capacity) {
+            cell.write.want_room.store(0, Ordering::SeqCst);
+            self.alert(object);
+        }
+    }
+
+    /// Tells the stack what the program has read.
+    fn consumed(
+        &mut self,
+        object: u32,
+        flow: FlowId,
+        cell: &ObjectCell,
+        record: &Record,
+    ) -> Result<(), Broken> {
+        // Acquire: the bytes before it are copied out.
+        let head = cell.read.rx_head.load(Ordering::Acquire);
+        if head < record.rx_head || head > record.rx_tail {
+            return Err(Broken);
+        }
+        if head > record.rx_head {
+            if let Some(record) = self.records.at_mut(object) {
+                record.rx_head = head;
+            }
+            self.shared.stack.consumed(self.now, flow, head);
+        }
+        Ok(())
+    }
+
+    /// The program has broken the channel of a flow: it is reset.
+    fn broken(&mut self, object: u32, flow: FlowId) {
+        self.shared.counters.objects_broken_by_program.raise();
+        if let Some(record) = self.records.at_mut(object) {
+            record.closed = true;
+            record.flags |= flag::TX_BROKEN;
+        }
+        self.shared.stack.close(self.now, flow, Close::Abort);
+    }
+}
+
+/// The program has written something that cannot be.
+struct Broken;
+
+/// Walks through a range of a transmit ring.
+struct Cursor {
+    range: Range,
+    done: u32,
+}
+
+impl Cursor {
+    /// Copies the next bytes into `to`.
+    fn fill(&mut self, control: &Control, object: u32, to: &mut [u8]) {
+        let mut rest = to;
+        while !rest.is_empty() {
+            let span = self.next(rest.len());
+            let Some((part, after)) = rest.split_at_mut_checked(span.len as usize) else {
+                return;
+            };
+            if span.len == 0 || !control.tx_copy_out(object, span, part) {
+                // More than was offered: never asked for by the stack.
+                part.fill(0);
+                after.fill(0);
+                return;
+            }
+            self.done += span.len;
+            rest = after;
+        }
+    }
+
+    fn next(&self, want: usize) -> Span {
+        let Range { first, second } = self.range;
+        let (span, skip) = match self.done.checked_sub(first.len) {
+            None => (first, self.done),
+            Some(skip) => (second, skip),
+        };
+        let left = span.len.saturating_sub(skip);
+        Span {
+            offset: span.offset + skip.min(span.len),
+            len: u32::try_from(want).unwrap_or(left).min(left),
+        }
+    }
+}
