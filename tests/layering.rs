@@ -214,7 +214,6 @@ fn unsafe_stays_where_it_is_allowed() {
         "fd/table.rs",
         "fd/registry.rs",
         "device/plugin",
-        "lcore/idle.rs",
         "lcore/memory.rs",
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

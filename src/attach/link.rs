@@ -216,7 +216,7 @@ impl Link {
         };
         // A poll that fails says nothing; the next look asks again.
         if rustix::event::poll(&mut fds, Some(&now)) == Ok(1) {
-            self.mark_dead();
+            self.lose();
         }
     }
 
@@ -255,9 +255,24 @@ impl Link {
                 == host_state::DEAD
     }
 
-    /// Remembers that the host is gone (its socket hung up).
+    /// Remembers that the host is gone, and says nothing.
     pub fn mark_dead(&self) {
         self.dead.store(true, Ordering::Relaxed);
+    }
+
+    /// The control socket hung up: remembers that the host is gone. The first process of the family tells it.
+    pub fn lose(&self) {
+        self.mark_dead();
+        let pid = self
+            .control
+            .header()
+            .host_pid
+            .swap(0, ChannelOrdering::Relaxed);
+        if pid != 0 {
+            crate::error!(
+                "the host (process {pid}) has gone: its connections are reset, new sockets look for another one"
+            );
+        }
     }
 
     /// Tells the host the eventfd through which `slot` is woken.

@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     log::open(arguments.private);
     match start(arguments).and_then(host::run) {
         Ok(End::Done) => ExitCode::SUCCESS,
-        Ok(End::LcoreLost) => ExitCode::from(SOFTWARE),
+        Ok(End::LcoreLost | End::PortLost) => ExitCode::from(SOFTWARE),
         Err(line) => {
             knet::error!("{line}");
             ExitCode::from(UNAVAILABLE)

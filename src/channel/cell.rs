@@ -364,6 +364,7 @@ pub struct Header {
     /// See [`super::layout::Layout`].
     pub tx_ring_bytes: AtomicU32,
     /// Process id of the host.
+    /// 0 once a program has told that it is gone.
     pub host_pid: AtomicU32,
     /// See [`host_state`].
     pub host_state: AtomicU32,

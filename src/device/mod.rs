@@ -20,6 +20,8 @@ pub mod unix;
 
 pub use builtin::open_builtin;
 
+use std::os::fd::BorrowedFd;
+
 use crate::errno::Errno;
 use crate::time::Instant;
 
@@ -96,7 +98,7 @@ pub trait RxQueue: Send {
 
     /// A descriptor that becomes readable when a frame arrives, or None when the port has none (then
     /// the lcore must poll). The descriptor is this process's and stays owned by the queue.
-    fn wait_fd(&self) -> Option<i32> {
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 

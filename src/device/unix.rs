@@ -3,7 +3,7 @@
 //! One datagram is one frame. Nobody is server or client by configuration: see `link`. What a port
 //! receives suffers its own simulated faults.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::fault::{FaultConfig, FaultCounts, FaultLine};
@@ -77,7 +77,7 @@ impl Device for UnixDevice {
         self.taken = true;
         let frame_bytes = self.capabilities.mtu + LINK_HEADER_BYTES;
         let rx = UnixRx {
-            wait_fd: self.shared.link().wait_fd().as_raw_fd(),
+            wait_fd: rustix::io::fcntl_dupfd_cloexec(self.shared.link().wait_fd(), 0)?,
             shared: Arc::clone(&self.shared),
             line: FaultLine::new(self.faults, frame_bytes),
             lent: Vec::with_capacity(BURST_MAX),
@@ -121,8 +121,8 @@ impl Shared {
 #[derive(Debug)]
 struct UnixRx {
     shared: Arc<Shared>,
-    /// The link's epoll descriptor, which lives as long as `shared`.
-    wait_fd: i32,
+    /// A copy of the link's epoll descriptor.
+    wait_fd: OwnedFd,
     line: FaultLine,
     /// The last burst, given back at the next one.
     lent: Vec<Frame>,
@@ -183,8 +183,8 @@ impl RxQueue for UnixRx {
         received
     }
 
-    fn wait_fd(&self) -> Option<i32> {
-        Some(self.wait_fd)
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.wait_fd.as_fd())
     }
 
     fn next_due(&self) -> Option<Instant> {

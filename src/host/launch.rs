@@ -60,6 +60,7 @@ impl Running {
 /// One line for the operator.
 pub(super) fn start(
     config: &Config,
+    private: bool,
     program: &[u32],
     mailbox: &Arc<Mailbox>,
     status: &Arc<LcoreStatus>,
@@ -76,7 +77,7 @@ pub(super) fn start(
             config.dpdk.workers
         );
     }
-    let lock = PortLock::take(&config.port)?;
+    let lock = PortLock::take(&config.port, private)?;
     let cpu = wanted.map_or(0, |cpu| cpu.0);
     let mut device = open::device(config, cpu)?;
     let mut secret = [0; 16];

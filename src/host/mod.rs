@@ -17,5 +17,6 @@ mod port_lock;
 mod server;
 mod socket;
 mod status;
+mod watch;
 
 pub use server::{End, Server, ServerConfig};

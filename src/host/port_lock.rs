@@ -1,13 +1,14 @@
 //! A port is driven by one host at a time: flock(2) on a file in the run folder.
 
-use std::io::{Read, Write};
+use core::time::Duration;
+use std::io::{Read, Seek, Write};
 use std::os::fd::AsFd;
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use crate::config::{PortChoice, Vdev};
 use crate::errno::Errno;
-use crate::rendezvous;
+use crate::{rendezvous, time};
 
 /// The lock of a port, held until it is dropped.
 #[derive(Debug)]
@@ -33,11 +34,12 @@ fn name(port: &PortChoice, namespace: u64) -> Option<String> {
 }
 
 impl PortLock {
-    /// Takes the lock of `port`.
+    /// Takes the lock of `port`. A private host that holds it and has no client left ends in our favour: its program was
+    /// restarted with another config.
     ///
     /// # Errors
     /// One line: who drives the port, or why the file cannot be made.
-    pub(super) fn take(port: &PortChoice) -> Result<Self, String> {
+    pub(super) fn take(port: &PortChoice, private: bool) -> Result<Self, String> {
         let fault = |what: &str, errno: Errno| format!("port {port}: {what}: {errno}");
         let namespace = rendezvous::network_namespace()
             .map_err(|errno| fault("network namespace unknown", errno))?;
@@ -52,32 +54,84 @@ impl PortLock {
         let fd = rustix::fs::open(path.as_c_str(), flags, Mode::RUSR | Mode::WUSR)
             .map_err(|errno| fault(&format!("lock {path} cannot be opened"), errno))?;
         let mut file = std::fs::File::from(fd);
-        match rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+        let lock = || rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive);
+        match lock() {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
-                let mut holder = String::new();
-                // The number is a hint for people; without it the line is still true.
-                let _ = (&file).take(16).read_to_string(&mut holder);
-                return Err(format!(
-                    "port {port} is driven by another host (process {}); stop it, or give this program \
-                     the same config and user",
-                    if holder.trim().is_empty() {
-                        "unknown"
-                    } else {
-                        holder.trim()
-                    }
-                ));
+                let holder = Holder::read(&file);
+                if !holder.gives_way(lock) {
+                    return Err(format!(
+                        "port {port} is driven by another host (process {}); stop it, or give this program \
+                         the same config and user",
+                        holder
+                            .process
+                            .map_or_else(|| "unknown".to_owned(), |process| process.to_string())
+                    ));
+                }
             }
             Err(errno) => return Err(fault("cannot be locked", errno)),
         }
-        let number = format!("{}\n", std::process::id());
+        let kind = if private { PRIVATE } else { "system" };
+        let number = format!("{} {kind}\n", std::process::id());
         let written = file
             .set_len(0)
+            .and_then(|()| file.rewind())
             .and_then(|()| file.write_all(number.as_bytes()));
         if let Err(error) = written {
             crate::warn!("port lock holds no process id error={error}");
         }
         Ok(Self { _file: Some(file) })
+    }
+}
+
+/// Marks a private host in a lock file.
+const PRIVATE: &str = "private";
+/// How long a host without clients may take to end.
+const GIVE_WAY: Duration = Duration::from_secs(2);
+/// Between two looks at the lock meanwhile.
+const PAUSE: rustix::event::Timespec = rustix::event::Timespec {
+    tv_sec: 0,
+    tv_nsec: 10_000_000,
+};
+
+/// Who holds a lock, as the file says.
+struct Holder {
+    process: Option<u32>,
+    private: bool,
+}
+
+impl Holder {
+    fn read(file: &std::fs::File) -> Self {
+        let mut text = String::new();
+        // Without the text nobody is asked to end, and the line names nobody.
+        let _ = file.take(32).read_to_string(&mut text);
+        let mut words = text.split_whitespace();
+        Self {
+            process: words.next().and_then(|word| word.parse().ok()),
+            private: words.next() == Some(PRIVATE),
+        }
+    }
+
+    /// Asks a private host to end, which it does unless it has clients, and waits for the lock.
+    fn gives_way(&self, lock: impl Fn() -> Result<(), Errno>) -> bool {
+        let process = self.process.filter(|_| self.private);
+        let Some(process) = process
+            .and_then(|process| i32::try_from(process).ok())
+            .and_then(rustix::process::Pid::from_raw)
+        else {
+            return false;
+        };
+        // It holds the lock, so the number is its own. A failure means that it has just ended, or is another user's.
+        let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
+        let end = time::monotonic() + GIVE_WAY;
+        while time::monotonic() < end {
+            if lock().is_ok() {
+                return true;
+            }
+            // A pause; EINTR only shortens it.
+            let _ = rustix::event::poll(&mut [], Some(&PAUSE));
+        }
+        false
     }
 }
 

@@ -12,12 +12,13 @@ use super::launch::{self, Running};
 use super::life::{Life, Seen, Verdict};
 use super::socket::{self, Received};
 use super::status;
+use super::watch::{News, PortWatch};
 use crate::BUILD_VERSION;
 use crate::channel::ABI;
 use crate::channel::cell::process;
 use crate::channel::message::{Kind, Message, MessageError};
 use crate::channel::sync::Ordering;
-use crate::config::{Config, Faults, OnError};
+use crate::config::{Config, Faults, OnError, PortChoice};
 use crate::errno::{Errno, Result};
 use crate::ffi::end_signals::EndSignals;
 use crate::lcore::{self, LcoreStatus, Mail, Mailbox};
@@ -48,6 +49,8 @@ pub enum End {
     Done,
     /// Its lcore ended by a panic; the programs' connections are lost.
     LcoreLost,
+    /// The interface under its port is gone; the programs' connections are lost.
+    PortLost,
 }
 
 /// A message that a client cannot be served.
@@ -89,6 +92,7 @@ pub struct Server {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) status: Arc<LcoreStatus>,
     pub(super) running: Option<Running>,
+    watch: Option<PortWatch>,
     pub(super) life: Life,
     pub(super) signals: Option<EndSignals>,
 }
@@ -113,6 +117,7 @@ impl Server {
             mailbox: Arc::new(Mailbox::new().map_err(no_descriptor)?),
             status: Arc::new(LcoreStatus::default()),
             running: None,
+            watch: None,
             life: Life::new(
                 matches!(config, ServerConfig::Private { .. }),
                 core::time::Duration::ZERO,
@@ -156,11 +161,46 @@ impl Server {
                 }
                 Verdict::Stay(until) => until,
             };
+            if self.port_is_lost(now) {
+                self.close();
+                return Ok(End::PortLost);
+            }
+            let looks = self.watch.as_ref().map(PortWatch::next);
+            let until = until.into_iter().chain(looks).min();
             if let Some(end) = self.wait(now, until)? {
                 self.close();
                 return Ok(end);
             }
         }
+    }
+
+    /// Looks after the interface under the port. True when it is gone: no connection can go on, so all of them are reset
+    /// now and not by their time-outs, and a new socket finds a host that opens what is there then.
+    fn port_is_lost(&mut self, now: Instant) -> bool {
+        let Some(watch) = &mut self.watch else {
+            return false;
+        };
+        let before = watch.name().to_owned();
+        for news in watch.look(now) {
+            match news {
+                News::Gone => {
+                    crate::error!(
+                        "port={before} event=gone action=\"every connection is reset, the host ends\""
+                    );
+                    for family in self.families.iter().flatten() {
+                        family.die();
+                    }
+                    return true;
+                }
+                News::Mtu(mtu) => {
+                    crate::warn!("port={before} event=mtu mtu={mtu}");
+                    self.mailbox.post(Mail::Mtu { mtu });
+                }
+                News::Renamed(name) => crate::warn!("port={before} event=renamed name={name}"),
+                News::Up(up) => crate::warn!("port={before} event=link up={up}"),
+            }
+        }
+        false
     }
 
     /// Looks after families and life at `now`.
@@ -377,9 +417,12 @@ impl Server {
             .collect();
         program.sort_unstable();
         program.dedup();
-        let running = launch::start(config, &program, &self.mailbox, &self.status)
+        let running = launch::start(config, self.private, &program, &self.mailbox, &self.status)
             .map_err(|text| Fault::new(text, Errno::NODEV))?;
         self.running = Some(running);
+        if let PortChoice::Netdev(name) = &config.port {
+            self.watch = PortWatch::new(name, time::monotonic());
+        }
         for family in self.families.iter_mut().flatten() {
             family.introduce(&self.mailbox);
         }

@@ -1,10 +1,4 @@
 //! What an lcore does when a turn found nothing: spin, yield, or sleep.
-//!
-//! # Safety
-//! The one unsafe call borrows the descriptor that a receive queue names. The queue keeps it open as long as it lives
-//! ([`RxQueue::wait_fd`]), and the borrow ends before the queue is used again.
-
-#![allow(unsafe_code)]
 
 use core::time::Duration;
 use std::os::fd::BorrowedFd;
@@ -94,11 +88,7 @@ pub(super) fn sleep(
     limit: Option<Duration>,
 ) -> Result<bool> {
     let source = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-    // SAFETY: the queue keeps the descriptor open, and is borrowed for longer than the call below.
-    let frames = queue
-        .wait_fd()
-        .map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
-    let mut sources = [source(bell), source(frames.unwrap_or(bell))];
+    let mut sources = [source(bell), source(queue.wait_fd().unwrap_or(bell))];
     let limit = limit.map(|limit| Timespec {
         tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(limit.subsec_nanos()),

@@ -65,6 +65,11 @@ pub enum Mail {
         /// To whom; it waits a moment at most.
         to: SyncSender<Report>,
     },
+    /// The MTU of the port's interface has changed.
+    Mtu {
+        /// Bytes of the largest IP packet.
+        mtu: usize,
+    },
     /// A client runs on the lcore's CPU as well, so that it yields from now on.
     Neighbour,
     /// The loop ends after this turn.

@@ -246,6 +246,7 @@ impl Lcore {
                 // Nobody waits any more: then nobody wants it.
                 let _ = to.try_send(self.report());
             }
+            Mail::Mtu { mtu } => self.stack.set_port_mtu(mtu),
             Mail::Neighbour => self.idle.share(),
             Mail::Stop => self.stopped = true,
         }

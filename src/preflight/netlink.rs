@@ -64,6 +64,16 @@ impl Net {
         Ok(net)
     }
 
+    /// Asks the kernel for its interfaces only.
+    ///
+    /// # Errors
+    /// As [`Net::ask`].
+    pub fn ask_links() -> Result<Self> {
+        let mut net = Self::default();
+        dump(RTM_GETLINK, 16, &mut net)?;
+        Ok(net)
+    }
+
     /// Takes one datagram of an answer; true when the answer is complete.
     ///
     /// # Errors

@@ -62,6 +62,10 @@ pub unsafe fn epoll_ctl(
 ) -> c_int {
     // SAFETY: the caller's arguments, unchanged.
     let kernel = || unsafe { real::epoll_ctl(epfd, operation, fd, event) };
+    if event.is_null() && operation != libc::EPOLL_CTL_DEL {
+        // Read before anything else is looked at; the kernel says so too.
+        return cvt::done(Err(Errno::FAULT));
+    }
     match (fd::target(epfd), fd::target(fd)) {
         (Target::Epoll(record), Target::Socket(socket)) => {
             // SAFETY: as the caller promises.

@@ -64,6 +64,8 @@ pub unsafe fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int
                 None => kernel(),
             }
         }
+        // The address is copied first (move_addr_to_kernel).
+        Target::Socket(_) if address.is_null() && len > 0 => cvt::done(Err(Errno::FAULT)),
         // inet_bind of a socket that is bound or connected already.
         Target::Socket(_) => cvt::done(Err(Errno::INVAL)),
         Target::Kernel | Target::Epoll(_) => kernel(),
@@ -144,6 +146,9 @@ pub unsafe fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_
                     },
                     Routed::Again => {}
                 }
+            }
+            Target::Socket(_) if address.is_null() && len > 0 => {
+                return cvt::done(Err(Errno::FAULT));
             }
             Target::Socket(socket) => {
                 // SAFETY: as the caller promises.

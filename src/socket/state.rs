@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use crate::attach::{Link, Object};
-use crate::channel::cell::{ObjectCell, flag};
+use crate::channel::cell::{ObjectCell, flag, host_state};
 use crate::channel::sync::{AtomicU64, Ordering};
 use crate::errno::{Errno, Result};
 use crate::ffi::handler;
@@ -19,7 +19,7 @@ use crate::waiter::{self, OWN, Wake, Watch};
 pub fn cell(link: &Link, object: Object) -> Result<&ObjectCell> {
     let cell = object.cell(link).ok_or(Errno::BADF)?;
     if link.is_dead() {
-        bury(cell);
+        bury(link, cell);
     }
     Ok(cell)
 }
@@ -40,10 +40,14 @@ pub fn host_just_died(link: &Link, object: Object) -> Result<bool> {
 }
 
 /// The host is gone: the object is over, and its first user in any process gets ECONNRESET.
-fn bury(cell: &ObjectCell) {
+fn bury(link: &Link, cell: &ObjectCell) {
     let over = flag::OVER | flag::TX_BROKEN;
     if cell.host.flags.load(Ordering::Acquire) & over == over {
         return;
+    }
+    // It may have said so itself, and nobody slept on its socket.
+    if link.control.header().host_state.load(Ordering::Acquire) == host_state::DEAD {
+        link.lose();
     }
     if cell.host.flags.fetch_or(over, Ordering::AcqRel) & flag::OVER == 0 {
         let error = Errno::CONNRESET.raw_os_error().unsigned_abs();

@@ -114,7 +114,8 @@ impl Stack {
             .routes
             .next_hop(peer)
             .map_or(peer, |(next_hop, _)| next_hop);
-        let limit = segment_limit(self.config.mtu, options.max_segment);
+        let port_class = self.port_class;
+        let limit = segment_limit(self.port_mtu(), options.max_segment);
         let mss = clamp_peer_mss(bytes, frame, limit);
         if let Some((hot, cold)) = self.table.parts(index) {
             hot.mac = frame.source_mac;
@@ -129,6 +130,7 @@ impl Stack {
             cold.next_hop = next_hop;
             cold.watchdog = Watchdog::new(io.now);
             cold.meter.reset(held.backed, held.capacity);
+            cold.mtu_class = port_class;
             cold.meter.shift = if frame.window_scale.is_some() {
                 shift_of(held.capacity)
             } else {
@@ -150,7 +152,7 @@ impl Stack {
         {
             number = old.wrapping_add(OLD_GAP);
         }
-        let mut once = interface(self.config.mtu, seed_for(number), io.now);
+        let mut once = interface(self.port_mtu(), seed_for(number), io.now);
         let Some(packet) = bytes.get(frame.ip.clone()) else {
             return self.free(io, index);
         };
@@ -222,7 +224,7 @@ impl Stack {
             held,
         } = taken.ok_or(Errno::NOBUFS)?;
         let mut once = interface(
-            self.config.mtu,
+            self.port_mtu(),
             seed_for(isn(now, key, &self.config.secret)),
             now,
         );
@@ -240,7 +242,8 @@ impl Stack {
             return Err(Errno::NOBUFS);
         };
         let flow = self.table.id(index);
-        let mss = segment_limit(self.config.mtu, request.options.max_segment);
+        let port_class = self.port_class;
+        let mss = segment_limit(self.port_mtu(), request.options.max_segment);
         if let Some((hot, cold)) = self.table.parts(index) {
             hot.flags.set(Flags::ACTIVE);
             hot.mac = self.station.mac;
@@ -255,6 +258,7 @@ impl Stack {
             cold.mark = super::changes::ChangeMark::KNOWN;
             cold.watchdog = Watchdog::new(now);
             cold.meter.reset(held.backed, held.capacity);
+            cold.mtu_class = port_class;
             cold.meter.mss = mss;
             cold.meter.tos = request.options.tos;
             cold.meter.max_segment = request.options.max_segment;

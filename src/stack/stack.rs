@@ -44,6 +44,8 @@ pub struct Stack {
     pub(crate) table: FlowTable,
     pub(crate) listeners: ListenerTable,
     pub(crate) interfaces: Interfaces,
+    /// MTU class of the port itself.
+    pub(crate) port_class: u8,
     pub(crate) wheel: TimerWheel,
     pub(crate) neighbors: NeighborTable,
     pub(crate) routes: RouteTable,
@@ -103,6 +105,7 @@ impl Stack {
             table: FlowTable::new(config.max_flows, config.secret.map(|byte| byte ^ TABLE_KEY)),
             listeners: ListenerTable::default(),
             interfaces: Interfaces::new(config.mtu),
+            port_class: 0,
             wheel: TimerWheel::new(Instant::ZERO),
             neighbors: NeighborTable::new(config.mac, &addresses, config.max_neighbors),
             routes: RouteTable::new(&config.addresses, &config.routes, config.gateway),
@@ -166,6 +169,28 @@ impl Stack {
             return Err(Errno::ADDRNOTAVAIL);
         }
         self.listeners.add(request)
+    }
+
+    /// Follows the MTU of a port that was lowered, or raised again up to what it was at first. Flows keep a lower one.
+    pub fn set_port_mtu(&mut self, mtu: usize) {
+        self.port_class = self.interfaces.class_for(mtu);
+        let lower = self.port_mtu();
+        let flows: Vec<u32> = self.table.iter().map(|(index, ..)| index).collect();
+        for index in flows {
+            let Some((_, cold)) = self.table.parts(index) else {
+                continue;
+            };
+            if lower < self.interfaces.mtu(cold.mtu_class) {
+                cold.mtu_class = self.port_class;
+                let mss = u16::try_from(lower.saturating_sub(40)).unwrap_or(u16::MAX);
+                cold.meter.mss = cold.meter.mss.min(mss);
+                self.counters.flows_mtu_lowered.raise();
+            }
+        }
+    }
+
+    pub(crate) fn port_mtu(&self) -> usize {
+        self.interfaces.mtu(self.port_class)
     }
 
     /// Changes a listener's backlog, as a second listen(2) does. Waiting connections stay.

@@ -232,7 +232,7 @@ fn conclude(
         Ok(_) => {}
     }
     if fds.get(1).is_some_and(|control| control.revents != 0) {
-        link.mark_dead();
+        link.lose();
         return Some(Wake::HostDead);
     }
     let theirs = fds.get(OWN..).unwrap_or(&[]);

@@ -15,6 +15,7 @@ mod process;
 mod vhost;
 mod wire;
 
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use knet::device::plugin::{PluginConfig, PluginDevice, PortSelector, vdev_for_netdev};
@@ -173,7 +174,11 @@ fn answers_ping(queues: &mut Queues, peer: &Peer, bytes: usize) {
 fn wakes_a_sleeper(queues: &mut Queues, peer: &Peer) {
     queues.receive.arm(true);
     while queues.receive.rx_burst(Instant::ZERO, &mut |_| {}) > 0 {}
-    let fd = queues.receive.wait_fd().expect("a descriptor to wait for");
+    let fd = queues
+        .receive
+        .wait_fd()
+        .expect("a descriptor to wait for")
+        .as_raw_fd();
     assert!(!process::readable(fd, 0), "readable without a frame");
     peer.run(|| kernel::send_udp("10.9.0.1:9", b"wake"));
     assert!(process::readable(fd, 10_000), "not woken by a frame");
@@ -244,7 +249,7 @@ fn survives_link_loss(queues: &mut Queues, device: &PluginDevice, peer: &Peer) {
     });
     queues.receive.arm(true);
     while queues.receive.rx_burst(Instant::ZERO, &mut |_| {}) > 0 {}
-    let fd = queues.receive.wait_fd().unwrap();
+    let fd = queues.receive.wait_fd().unwrap().as_raw_fd();
     assert!(
         !process::readable(fd, 0),
         "the interface's error ends every sleep"
@@ -260,7 +265,7 @@ fn tells_a_deleted_interface(queues: &mut Queues, device: &PluginDevice) {
     queues.receive.arm(true);
     while queues.receive.rx_burst(Instant::ZERO, &mut |_| {}) > 0 {}
     assert!(
-        !process::readable(queues.receive.wait_fd().unwrap(), 0),
+        !process::readable(queues.receive.wait_fd().unwrap().as_raw_fd(), 0),
         "sleep is impossible"
     );
 }
@@ -276,7 +281,8 @@ fn af_packet_gives_each_queue_its_own_descriptor() {
             config.rx_ring_entries = 2048;
             let mut device = PluginDevice::open(&config).unwrap();
             let pairs = [0, 1].map(|index| device.queue_pair(index).unwrap());
-            let descriptors = [0, 1].map(|index| pairs[index].0.wait_fd().expect("a descriptor"));
+            let descriptors =
+                [0, 1].map(|index| pairs[index].0.wait_fd().expect("a descriptor").as_raw_fd());
             assert_ne!(descriptors[0], descriptors[1]);
             let mac = device.capabilities().mac;
             for (receive, transmit) in pairs {

@@ -123,7 +123,7 @@ fn judge(socket: &str) -> ! {
         }
         // The descriptor comes with the peer. After arming it is polled once more before the sleep,
         // which lasts far longer than the other end waits for its verdict.
-        match queues.receive.wait_fd() {
+        match queues.receive.wait_fd().map(|fd| fd.as_raw_fd()) {
             Some(fd) if idle && armed => woke = process::readable(fd, 60_000),
             Some(_) if idle => woke = false,
             _ => std::thread::yield_now(),
@@ -225,7 +225,11 @@ fn vhost_peers_use_offloads_super_frames_and_interrupts() {
         let mut woken = 0;
         wait_until("three sleeps of both ends", || {
             queues.receive.arm(true);
-            let fd = queues.receive.wait_fd().expect("a receive interrupt");
+            let fd = queues
+                .receive
+                .wait_fd()
+                .expect("a receive interrupt")
+                .as_raw_fd();
             assert!(!process::readable(fd, 0), "readable without a frame");
             queues.send(&wire::tcp_unsummed(queues.mac, [2; 6], 8), summed);
             assert!(process::readable(fd, 10_000), "not woken by a frame");

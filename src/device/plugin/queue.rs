@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use core::cell::Cell;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::Port;
@@ -110,10 +111,11 @@ impl RxQueue for Receive {
         count
     }
 
-    fn wait_fd(&self) -> Option<i32> {
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the queue is this half's.
         let fd = unsafe { (self.port.table.wait_fd)(self.queue) };
-        (fd >= 0).then_some(fd)
+        // SAFETY: the port keeps the descriptor open as long as the queue, which is borrowed.
+        (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
     fn arm(&mut self, on: bool) {
