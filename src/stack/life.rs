@@ -339,6 +339,21 @@ impl Stack {
         }
     }
 
+    /// Notes that the program let go of a flow whose last bytes are still to be handed to [`Stack::send`]: its time as an
+    /// orphan begins, so that a peer that never opens its window does not keep it for ever. [`Stack::close`] follows.
+    pub fn leave(&mut self, now: Instant, flow: FlowId) {
+        let Some(index) = self.table.resolve(flow) else {
+            return;
+        };
+        if let Some((hot, cold)) = self.table.parts(index)
+            && !hot.flags.has(Flags::LEFT)
+        {
+            hot.flags.set(Flags::LEFT);
+            cold.watchdog.orphan(now);
+            self.mark_dirty(index);
+        }
+    }
+
     /// Lets go of a flow that is over, and frees it at once, so that its ring can be lent again.
     pub fn forget(
         &mut self,
