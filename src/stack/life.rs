@@ -90,7 +90,8 @@ impl Stack {
         if listener.syn_backlog_full() && !self.give_way(io, id) {
             return self.counters.syn_dropped_backlog_full.raise();
         }
-        if self.table.is_full() {
+        // Half-open flows share the table with all others: where they fill it, the oldest give way as well.
+        if self.table.is_full() && !self.give_way(io, id) {
             return self.counters.syn_dropped_flow_table_full.raise();
         }
         let taken = Buffers::take(io.memory, owner, &options, self.config.tx_buffer_bytes);
