@@ -344,6 +344,32 @@ fn a_tool_learns_what_is_served() {
 }
 
 #[test]
+fn guests_and_false_slots_cost_a_bounded_number_of_descriptors() {
+    let folder = Folder::new();
+    let conf = folder.config("server", SERVER, r#""linger_s": 0"#);
+    let (knetd, control) = Knetd::private(&folder, "run");
+    let attached = Attached::attach(control, &conf);
+    let path = knetd.socket().unwrap();
+    let open = || {
+        let folder = format!("/proc/{}/fd", knetd.child.id());
+        std::fs::read_dir(folder).unwrap().count()
+    };
+    let before = open();
+    // The lcore does not run yet, so that the control thread keeps what comes.
+    for slot in 256..512 {
+        attached.waiter(slot);
+    }
+    let guests: Vec<OwnedFd> = (0..200).map(|_| knetd::connect(&path).unwrap()).collect();
+    // The oldest were sent away, and a tool that comes last is served.
+    assert!(knetd::receive(guests[0].as_fd()).is_none());
+    let tool = knetd::connect(&path).unwrap();
+    knetd::send(tool.as_fd(), &Message::new(Kind::Status, 0, 0), &[]);
+    assert_eq!(knetd::receive(tool.as_fd()).unwrap().kind, Kind::Status);
+    // A socket and a pidfd each.
+    assert!(open() <= before + 2 * 64, "{before} {}", open());
+}
+
+#[test]
 fn sigterm_spares_a_private_host_with_clients() {
     let folder = Folder::new();
     let (mut server, client) = two(&folder, r#""linger_s": 0"#);

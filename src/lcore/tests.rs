@@ -95,7 +95,10 @@ fn a_peer_that_never_reads_does_not_keep_what_was_closed() {
     lab.server.program.close(into);
     let closed = lab.now;
     lab.until(130, |lab| lab.server.program.is_free(into));
-    assert!(lab.now.since(closed) >= Duration::from_secs(119), "its time");
+    assert!(
+        lab.now.since(closed) >= Duration::from_secs(119),
+        "its time"
+    );
 }
 
 #[test]
