@@ -230,6 +230,12 @@ impl Server {
         let seen = Seen {
             clients: self.clients.count(),
             families: self.families.iter().flatten().count(),
+            left: self
+                .families
+                .iter()
+                .flatten()
+                .filter(|family| family.left_at.is_some())
+                .count(),
             flows: self.status.flows.load(Ordering::Relaxed),
         };
         if self.private && (self.unfit || self.config.is_none()) && seen.clients == 0 {
