@@ -370,6 +370,35 @@ fn guests_and_false_slots_cost_a_bounded_number_of_descriptors() {
 }
 
 #[test]
+fn a_second_sigterm_does_not_wait_for_a_peer_that_is_gone() {
+    let folder = Folder::new();
+    let conf = folder.config("system", SERVER, r#""mode": 1"#);
+    let mut knetd = Knetd::system(&folder, &conf);
+    let path = folder.0.join("knetd.sock");
+    until("it listens", || knetd::connect(&path).is_ok());
+    let server = Attached::over(knetd::connect(&path).unwrap(), &conf);
+    let listener = server.program.claim();
+    server.program.listen(listener, ENDPOINT, 4);
+    server.wake();
+    until("listen is answered", || {
+        server.program.answer(listener) == Some(0)
+    });
+    let client = Side::start(&folder, "client", CLIENT, r#""linger_s": 0"#);
+    let out = client.claim();
+    client.connect(out, ENDPOINT);
+    client.attached.wake();
+    until("it waits for accept", || server.program.bits(listener) != 0);
+    let into = server.program.accept(listener).unwrap();
+    client.knetd.signal(Signal::STOP);
+    server.program.send(into, b"nobody hears this");
+    knetd.signal(Signal::TERM);
+    until("nobody finds it any more", || !path.exists());
+    assert!(knetd.runs(), "it still tries to deliver");
+    knetd.signal(Signal::TERM);
+    assert_eq!(knetd.ended().code(), Some(0));
+}
+
+#[test]
 fn sigterm_spares_a_private_host_with_clients() {
     let folder = Folder::new();
     let (mut server, client) = two(&folder, r#""linger_s": 0"#);

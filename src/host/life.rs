@@ -72,6 +72,11 @@ impl Life {
         true
     }
 
+    /// Whether an orderly end is under way.
+    pub(super) const fn is_ending(&self) -> bool {
+        self.ending
+    }
+
     /// How long what a program left behind is served.
     pub(super) const fn linger_max(&self) -> Duration {
         self.linger_max

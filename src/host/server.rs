@@ -220,11 +220,8 @@ impl Server {
             let overdue = family
                 .left_at
                 .is_some_and(|left| now.since(left) >= self.life.linger_max());
-            if overdue && !family.abandoned {
-                family.abandoned = true;
-                self.mailbox.post(Mail::Abandon {
-                    owner: family.owner,
-                });
+            if overdue {
+                family.abandon(&self.mailbox);
             }
         }
         let seen = Seen {
@@ -309,12 +306,19 @@ impl Server {
     fn signal(&mut self) -> Result<()> {
         while let Some(number) = self.next_signal()? {
             let clients = self.clients.count();
+            let again = self.life.is_ending();
             let obeyed = self.life.terminate(clients);
             crate::info!("signal={number} clients={clients} obeyed={obeyed}");
             if obeyed {
                 self.hide();
                 for place in self.clients.places() {
                     self.gone(place);
+                }
+                if again {
+                    // Whoever asks twice does not want to wait for peers that do not answer.
+                    for family in self.families.iter_mut().flatten() {
+                        family.abandon(&self.mailbox);
+                    }
                 }
             }
         }
