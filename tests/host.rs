@@ -344,6 +344,61 @@ fn a_tool_learns_what_is_served() {
 }
 
 #[test]
+fn guests_and_false_slots_cost_a_bounded_number_of_descriptors() {
+    let folder = Folder::new();
+    let conf = folder.config("server", SERVER, r#""linger_s": 0"#);
+    let (knetd, control) = Knetd::private(&folder, "run");
+    let attached = Attached::attach(control, &conf);
+    let path = knetd.socket().unwrap();
+    let open = || {
+        let folder = format!("/proc/{}/fd", knetd.child.id());
+        std::fs::read_dir(folder).unwrap().count()
+    };
+    let before = open();
+    // The lcore does not run yet, so that the control thread keeps what comes.
+    for slot in 256..512 {
+        attached.waiter(slot);
+    }
+    let guests: Vec<OwnedFd> = (0..200).map(|_| knetd::connect(&path).unwrap()).collect();
+    // The oldest were sent away, and a tool that comes last is served.
+    assert!(knetd::receive(guests[0].as_fd()).is_none());
+    let tool = knetd::connect(&path).unwrap();
+    knetd::send(tool.as_fd(), &Message::new(Kind::Status, 0, 0), &[]);
+    assert_eq!(knetd::receive(tool.as_fd()).unwrap().kind, Kind::Status);
+    // A socket and a pidfd each.
+    assert!(open() <= before + 2 * 64, "{before} {}", open());
+}
+
+#[test]
+fn a_second_sigterm_does_not_wait_for_a_peer_that_is_gone() {
+    let folder = Folder::new();
+    let conf = folder.config("system", SERVER, r#""mode": 1"#);
+    let mut knetd = Knetd::system(&folder, &conf);
+    let path = folder.0.join("knetd.sock");
+    until("it listens", || knetd::connect(&path).is_ok());
+    let server = Attached::over(knetd::connect(&path).unwrap(), &conf);
+    let listener = server.program.claim();
+    server.program.listen(listener, ENDPOINT, 4);
+    server.wake();
+    until("listen is answered", || {
+        server.program.answer(listener) == Some(0)
+    });
+    let client = Side::start(&folder, "client", CLIENT, r#""linger_s": 0"#);
+    let out = client.claim();
+    client.connect(out, ENDPOINT);
+    client.attached.wake();
+    until("it waits for accept", || server.program.bits(listener) != 0);
+    let into = server.program.accept(listener).unwrap();
+    client.knetd.signal(Signal::STOP);
+    server.program.send(into, b"nobody hears this");
+    knetd.signal(Signal::TERM);
+    until("nobody finds it any more", || !path.exists());
+    assert!(knetd.runs(), "it still tries to deliver");
+    knetd.signal(Signal::TERM);
+    assert_eq!(knetd.ended().code(), Some(0));
+}
+
+#[test]
 fn sigterm_spares_a_private_host_with_clients() {
     let folder = Folder::new();
     let (mut server, client) = two(&folder, r#""linger_s": 0"#);

@@ -16,6 +16,7 @@ use crate::errno::Errno;
 use crate::lcore::{self, Mail};
 use crate::rendezvous::{self, ConfigHash};
 use crate::stack::Owner;
+use crate::time::{self, Instant};
 use crate::{BUILD_VERSION, telemetry};
 
 impl Server {
@@ -187,27 +188,55 @@ impl Server {
         let Some((listener, _)) = &self.listener else {
             return;
         };
+        let now = time::monotonic();
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match rustix::net::accept_with(listener, flags) {
             Ok(socket) => socket,
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             // Out of descriptors: the client waits in the queue until some are free.
             Err(errno) => {
-                crate::error!("event=client_not_accepted errno={errno}");
+                if self.warnings.allow(now) {
+                    crate::error!("event=client_not_accepted errno={errno}");
+                }
                 // Nothing but a pause can be done on this thread; the lcore goes on. EINTR only shortens it.
                 let _ = rustix::event::poll(&mut [], Some(&timespec(ACCEPT_PAUSE)));
                 return;
             }
         };
-        match Client::new(socket) {
+        match Client::new(socket, now) {
             Ok((client, user)) if self.may_attach(user) => {
+                if self.clients.guests().count() >= GUESTS_MAX
+                    && let Some((oldest, _)) = self.clients.oldest_guest()
+                {
+                    if self.warnings.allow(now) {
+                        crate::warn!(
+                            "user={user} event=guest_ended reason=\"too many without Hello\""
+                        );
+                    }
+                    self.gone(oldest);
+                }
                 self.clients.add(client);
             }
             Ok((_, user)) => {
-                crate::warn!("user={user} event=client_refused reason=\"not this user\"")
+                if self.warnings.allow(now) {
+                    crate::warn!("user={user} event=client_refused reason=\"not this user\"");
+                }
             }
             Err(errno) => crate::warn!("event=client_refused errno={errno}"),
         }
+    }
+
+    /// Ends clients that came and never said what they want; returns when the next one's time is over.
+    pub(super) fn end_silent_guests(&mut self, now: Instant) -> Option<Instant> {
+        while let Some((place, since)) = self.clients.oldest_guest() {
+            let end = since + GUEST_TIME;
+            if end > now {
+                return Some(end);
+            }
+            crate::info!("event=guest_ended reason=silent");
+            self.gone(place);
+        }
+        None
     }
 
     /// Same user, or root; a system's host of root serves whom the socket's mode lets in.
@@ -219,5 +248,37 @@ impl Server {
 
 /// Clients that may wait to be accepted.
 const LISTEN_BACKLOG: i32 = 128;
+/// Clients that may be there without having said Hello; a further one takes the place of the oldest.
+const GUESTS_MAX: usize = 64;
+/// How long a client may be silent before its first word: a program says Hello at once, unless it was stopped.
+const GUEST_TIME: core::time::Duration = core::time::Duration::from_secs(60);
 /// Between two tries to accept without a free descriptor.
 const ACCEPT_PAUSE: core::time::Duration = core::time::Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::server::ServerConfig;
+
+    #[test]
+    fn a_guest_without_a_word_is_sent_away_after_a_minute() {
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let mut server = Server::new(ServerConfig::Private { control: ours }, None).unwrap();
+        let (_, since) = server.clients.oldest_guest().unwrap();
+        let end = since + GUEST_TIME;
+        assert_eq!(server.end_silent_guests(since), Some(end));
+        assert_eq!(server.clients.count(), 1);
+        assert_eq!(server.end_silent_guests(end), None);
+        assert_eq!(server.clients.count(), 0);
+        assert_eq!(
+            socket::receive(theirs.as_fd()).err(),
+            Some(Errno::CONNRESET)
+        );
+    }
+}

@@ -7,6 +7,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::errno::Result;
 use crate::stack::Owner;
+use crate::time::Instant;
 
 use super::socket;
 
@@ -33,6 +34,8 @@ pub(super) struct Client {
     /// Readable when the process is gone, although something else still holds its socket.
     pidfd: Option<OwnedFd>,
     pub(super) standing: Standing,
+    /// When it came.
+    since: Instant,
     /// The process as we see it; None for a forked child.
     pub(super) process: Option<u32>,
     /// Its own process id means the same to us.
@@ -44,13 +47,14 @@ impl Client {
     ///
     /// # Errors
     /// What getsockopt(SO_PEERCRED) says.
-    pub(super) fn new(socket: OwnedFd) -> Result<(Self, u32)> {
+    pub(super) fn new(socket: OwnedFd, now: Instant) -> Result<(Self, u32)> {
         let peer = socket::peer(socket.as_fd())?;
         let process = u32::try_from(peer.pid.as_raw_pid()).ok();
         let client = Self {
             pidfd: process.and_then(pidfd),
             socket,
             standing: Standing::New,
+            since: now,
             process,
             same_namespace: false,
         };
@@ -63,6 +67,7 @@ impl Client {
         owner: Owner,
         cell: u32,
         same_namespace: bool,
+        now: Instant,
     ) -> Self {
         Self {
             socket,
@@ -72,6 +77,7 @@ impl Client {
                 cell,
                 pid: 0,
             },
+            since: now,
             process: None,
             same_namespace,
         }
@@ -137,6 +143,20 @@ impl Clients {
 
     pub(super) fn count(&self) -> usize {
         self.iter().count()
+    }
+
+    /// The place of the client that has been silent for longest without a Hello, and since when.
+    pub(super) fn oldest_guest(&self) -> Option<(usize, Instant)> {
+        self.guests().min_by_key(|(_, since)| *since)
+    }
+
+    /// Clients that have not said Hello: places, and since when.
+    pub(super) fn guests(&self) -> impl Iterator<Item = (usize, Instant)> {
+        let guest = |(place, client): (usize, &Option<Client>)| {
+            let client = client.as_ref()?;
+            (client.standing == Standing::New).then_some((place, client.since))
+        };
+        self.places.iter().enumerate().filter_map(guest)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Client> {

@@ -123,6 +123,13 @@ impl Family {
         }
     }
 
+    /// Its flows have had their time: they are reset, once.
+    pub(super) fn abandon(&mut self, mailbox: &Mailbox) {
+        if !core::mem::replace(&mut self.abandoned, true) {
+            mailbox.post(Mail::Abandon { owner: self.owner });
+        }
+    }
+
     /// The lcore or the host is gone: every process learns it.
     pub(super) fn die(&self) {
         self.segments

@@ -20,6 +20,8 @@ pub(super) struct Seen {
     pub(super) clients: usize,
     /// Families that have not ended.
     pub(super) families: usize,
+    /// Of those, the ones without a process.
+    pub(super) left: usize,
     /// Flows, those in TIME-WAIT among them.
     pub(super) flows: usize,
 }
@@ -70,6 +72,11 @@ impl Life {
         true
     }
 
+    /// Whether an orderly end is under way.
+    pub(super) const fn is_ending(&self) -> bool {
+        self.ending
+    }
+
     /// How long what a program left behind is served.
     pub(super) const fn linger_max(&self) -> Duration {
         self.linger_max
@@ -86,8 +93,9 @@ impl Life {
             return Verdict::End;
         }
         if !self.private {
-            let detached = self.ending || seen.families > 0;
-            return Verdict::Stay(detached.then(|| now + LOOK));
+            // A family without a process has a last flow to wait for; otherwise nothing happens that no descriptor tells.
+            let looks = self.ending || seen.left > 0;
+            return Verdict::Stay(looks.then(|| now + LOOK));
         }
         if let Some(empty_since) = self.empty_since
             && now.since(empty_since) >= self.linger
@@ -117,16 +125,19 @@ mod tests {
     const SERVED: Seen = Seen {
         clients: 1,
         families: 1,
+        left: 0,
         flows: 3,
     };
     const LEFT: Seen = Seen {
         clients: 0,
         families: 1,
+        left: 1,
         flows: 3,
     };
     const EMPTY: Seen = Seen {
         clients: 0,
         families: 0,
+        left: 0,
         flows: 0,
     };
 
@@ -176,6 +187,12 @@ mod tests {
         let mut system = life(false);
         assert_eq!(system.decide(at(0), EMPTY), Verdict::Stay(None));
         assert_eq!(system.decide(at(1_000), EMPTY), Verdict::Stay(None));
+        // It sleeps while it serves, and looks after what a program has left.
+        assert_eq!(system.decide(at(1_000), SERVED), Verdict::Stay(None));
+        assert_eq!(
+            system.decide(at(1_000), LEFT),
+            Verdict::Stay(Some(at(1_000) + LOOK))
+        );
         assert!(system.terminate(3));
         assert_ne!(system.decide(at(1_001), LEFT), Verdict::End);
         assert_eq!(system.decide(at(1_002), EMPTY), Verdict::End);

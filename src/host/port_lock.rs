@@ -121,7 +121,12 @@ impl Holder {
         else {
             return false;
         };
-        // It holds the lock, so the number is its own. A failure means that it has just ended, or is another user's.
+        // It holds the lock, so the number is its own, unless it has not written it yet or counts processes in another
+        // PID namespace: whoever else has that number is not asked.
+        if !is_host(process) {
+            return false;
+        }
+        // A failure means that it has just ended, or is another user's.
         let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
         let end = time::monotonic() + GIVE_WAY;
         while time::monotonic() < end {
@@ -135,9 +140,38 @@ impl Holder {
     }
 }
 
+/// Whether a process has the name of a host (`runtime::host` gives it one that begins like this).
+fn is_host(process: rustix::process::Pid) -> bool {
+    std::fs::read(format!("/proc/{}/comm", process.as_raw_pid()))
+        .is_ok_and(|name| name.starts_with(b"knetd"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stranger_with_the_number_of_a_host_is_not_asked_to_end() {
+        let mut stranger = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let holder = Holder {
+            process: Some(stranger.id()),
+            private: true,
+        };
+        // A signal would come before the lock is asked for.
+        let gave_way = holder.gives_way(|| Ok(()));
+        let ended = stranger.try_wait().unwrap();
+        stranger.kill().unwrap();
+        let status = stranger.wait().unwrap();
+        assert!(!gave_way && ended.is_none());
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&status),
+            Some(9),
+            "not SIGTERM"
+        );
+    }
 
     #[test]
     fn one_interface_has_one_name_however_it_is_reached() {

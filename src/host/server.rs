@@ -16,6 +16,7 @@ use super::watch::{News, PortWatch};
 use crate::BUILD_VERSION;
 use crate::channel::ABI;
 use crate::channel::cell::process;
+use crate::channel::layout::SLOTS;
 use crate::channel::message::{Kind, Message, MessageError};
 use crate::channel::sync::Ordering;
 use crate::config::{Config, Faults, OnError, PortChoice};
@@ -23,6 +24,7 @@ use crate::errno::{Errno, Result};
 use crate::ffi::end_signals::EndSignals;
 use crate::lcore::{self, LcoreStatus, Mail, Mailbox};
 use crate::stack::Owner;
+use crate::stack::rate_limit::RateLimit;
 use crate::time::{self, Instant};
 
 /// How a host is started.
@@ -93,6 +95,8 @@ pub struct Server {
     pub(super) status: Arc<LcoreStatus>,
     pub(super) running: Option<Running>,
     watch: Option<PortWatch>,
+    /// Log lines that clients can provoke.
+    pub(super) warnings: RateLimit,
     pub(super) life: Life,
     pub(super) signals: Option<EndSignals>,
 }
@@ -118,6 +122,7 @@ impl Server {
             status: Arc::new(LcoreStatus::default()),
             running: None,
             watch: None,
+            warnings: RateLimit::new(1, 16),
             life: Life::new(
                 matches!(config, ServerConfig::Private { .. }),
                 core::time::Duration::ZERO,
@@ -127,8 +132,8 @@ impl Server {
         };
         match config {
             ServerConfig::Private { control } => {
-                let (client, user) =
-                    Client::new(control).map_err(|errno| format!("control descriptor: {errno}"))?;
+                let (client, user) = Client::new(control, time::monotonic())
+                    .map_err(|errno| format!("control descriptor: {errno}"))?;
                 if server.may_attach(user) {
                     server.clients.add(client);
                 }
@@ -154,6 +159,7 @@ impl Server {
     pub fn run(&mut self) -> Result<End> {
         loop {
             let now = time::monotonic();
+            let guest = self.end_silent_guests(now);
             let until = match self.tick(now) {
                 Verdict::End => {
                     self.close();
@@ -166,7 +172,7 @@ impl Server {
                 return Ok(End::PortLost);
             }
             let looks = self.watch.as_ref().map(PortWatch::next);
-            let until = until.into_iter().chain(looks).min();
+            let until = until.into_iter().chain(looks).chain(guest).min();
             if let Some(end) = self.wait(now, until)? {
                 self.close();
                 return Ok(end);
@@ -214,16 +220,19 @@ impl Server {
             let overdue = family
                 .left_at
                 .is_some_and(|left| now.since(left) >= self.life.linger_max());
-            if overdue && !family.abandoned {
-                family.abandoned = true;
-                self.mailbox.post(Mail::Abandon {
-                    owner: family.owner,
-                });
+            if overdue {
+                family.abandon(&self.mailbox);
             }
         }
         let seen = Seen {
             clients: self.clients.count(),
             families: self.families.iter().flatten().count(),
+            left: self
+                .families
+                .iter()
+                .flatten()
+                .filter(|family| family.left_at.is_some())
+                .count(),
             flows: self.status.flows.load(Ordering::Relaxed),
         };
         if self.private && (self.unfit || self.config.is_none()) && seen.clients == 0 {
@@ -270,8 +279,8 @@ impl Server {
         }
         for one in &ready {
             if let Ready::Process(place) = one {
-                // A dead process says no more than what is in its socket.
-                self.talk(*place, usize::MAX);
+                // A dead process says no more than what is in its socket; what still comes is another's, who has it too.
+                self.talk(*place, LAST_WORDS_MAX);
                 self.gone(*place);
             }
         }
@@ -297,12 +306,19 @@ impl Server {
     fn signal(&mut self) -> Result<()> {
         while let Some(number) = self.next_signal()? {
             let clients = self.clients.count();
+            let again = self.life.is_ending();
             let obeyed = self.life.terminate(clients);
             crate::info!("signal={number} clients={clients} obeyed={obeyed}");
             if obeyed {
                 self.hide();
                 for place in self.clients.places() {
                     self.gone(place);
+                }
+                if again {
+                    // Whoever asks twice does not want to wait for peers that do not answer.
+                    for family in self.families.iter_mut().flatten() {
+                        family.abandon(&self.mailbox);
+                    }
                 }
             }
         }
@@ -383,7 +399,9 @@ impl Server {
                 self.child(place, owner, cell, message.b);
             }
             (kind, standing) => {
-                crate::warn!("message={kind:?} standing={standing:?} action=hang_up");
+                if self.warnings.allow(time::monotonic()) {
+                    crate::warn!("message={kind:?} standing={standing:?} action=hang_up");
+                }
                 self.gone(place);
             }
         }
@@ -456,8 +474,11 @@ impl Server {
 
     fn waiter(&mut self, owner: Owner, slot: u32, eventfd: Option<OwnedFd>) {
         let Some(eventfd) = eventfd else {
-            return crate::warn!("message=Waiter slot={slot} reason=\"no descriptor\"");
+            return self.refuse_waiter(slot, "no descriptor");
         };
+        if slot >= SLOTS {
+            return self.refuse_waiter(slot, "no such slot");
+        }
         match socket::checked_eventfd(eventfd) {
             Ok(eventfd) if self.running.is_some() => self.mailbox.post(Mail::Waiter {
                 owner,
@@ -469,7 +490,13 @@ impl Server {
                     family.keep_waiter(slot, eventfd);
                 }
             }
-            Err(errno) => crate::warn!("message=Waiter slot={slot} errno={errno}"),
+            Err(errno) => self.refuse_waiter(slot, &errno.to_string()),
+        }
+    }
+
+    fn refuse_waiter(&mut self, slot: u32, reason: &str) {
+        if self.warnings.allow(time::monotonic()) {
+            crate::warn!("message=Waiter slot={slot} reason=\"{reason}\"");
         }
     }
 
@@ -489,8 +516,9 @@ impl Server {
             return crate::warn!("message=Fork cell={cell} event=refused");
         };
         family.clients += 1;
+        let now = time::monotonic();
         self.clients
-            .add(Client::child(socket, owner, cell, same_namespace));
+            .add(Client::child(socket, owner, cell, same_namespace, now));
         if self.running.is_some() {
             self.mailbox.post(Mail::Process { owner, cell });
         }
@@ -616,5 +644,7 @@ pub(super) fn timespec(span: core::time::Duration) -> Timespec {
 
 /// Messages of one client that are served before the next client's.
 const MESSAGES_MAX: usize = 16;
+/// Messages of a dead client that are served: more than a socket holds.
+const LAST_WORDS_MAX: usize = 1024;
 /// How long the lcore may take for its last turn.
 const STOP_WAIT: core::time::Duration = core::time::Duration::from_secs(1);

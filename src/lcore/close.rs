@@ -91,8 +91,8 @@ impl Work<'_> {
                 .facts(flow)
                 .is_some_and(|facts| can_send(&facts))
         {
-            // The stack has no room for the rest yet; `publish` comes back when it has.
-            return;
+            // The stack has no room for the rest yet; `publish` comes back when it has, or when the peer has had its time.
+            return self.shared.stack.leave(self.now, flow);
         } else {
             Close::Graceful
         };

@@ -6,7 +6,8 @@
 //! released, and a pool with lent rings is never dropped before the stack ([`super::worker::Lcore`] drops its stack
 //! first), so that a slice is unique and outlived by its mapping. The program's mapping is read-only. The second lends a send
 //! buffer: a leaked allocation, which the stack has let go of when it gives the number back (`give_back_send` comes
-//! after the socket is dropped), and whose number is in the free list only from then until it is lent again.
+//! after the socket is dropped), and whose number is in the free list only from then until it is lent again. A third call
+//! takes the pages of a buffer in that list away.
 
 #![allow(unsafe_code)]
 
@@ -54,7 +55,12 @@ struct SendBuffers {
     made: Vec<NonNull<[u8]>>,
     /// Numbers of those that the stack does not have, the warmest last.
     free: Vec<u32>,
+    /// So many of the first of `free` have no memory behind them.
+    cold: usize,
 }
+
+/// Free send buffers that keep their memory. What a crowd needed beyond this goes back to the kernel.
+const WARM_MAX: usize = 64;
 
 // SAFETY: the buffers are plain memory of this process; one thread at a time has the struct.
 unsafe impl Send for SendBuffers {}
@@ -266,7 +272,10 @@ impl Pool {
 impl SendBuffers {
     fn lend(&mut self, bytes: usize) -> Option<SendBuffer> {
         let id = match self.free.pop() {
-            Some(id) => id,
+            Some(id) => {
+                self.cold = self.cold.min(self.free.len());
+                id
+            }
             None => {
                 let id = u32::try_from(self.made.len()).ok()?;
                 self.made
@@ -282,6 +291,50 @@ impl SendBuffers {
         // SAFETY: a leaked allocation is never freed; the number was not in use, so nobody else has a reference.
         let bytes = unsafe { buffer.as_mut() };
         Some(SendBuffer { bytes, id })
+    }
+
+    /// Takes a buffer back, and the memory from the one that lies too deep now.
+    fn give_back(&mut self, id: u32) {
+        self.free.push(id);
+        let Some(deep) = self.free.len().checked_sub(WARM_MAX + 1) else {
+            return;
+        };
+        if deep < self.cold {
+            return;
+        }
+        self.cold = deep + 1;
+        if let Some(buffer) = self
+            .free
+            .get(deep)
+            .and_then(|id| self.made.get(*id as usize))
+        {
+            cool(*buffer);
+        }
+    }
+}
+
+/// Gives the memory of a buffer that nobody has back to the kernel; it reads as zeros afterwards.
+fn cool(buffer: NonNull<[u8]>) {
+    let first = buffer.cast::<u8>();
+    // Whole pages only: what lies beside the buffer is somebody else's.
+    let skip = first.addr().get().next_multiple_of(PAGE as usize) - first.addr().get();
+    let bytes = buffer.len().saturating_sub(skip) / PAGE as usize * PAGE as usize;
+    if bytes == 0 {
+        return;
+    }
+    // SAFETY: `bytes` is not 0, so that `skip` lies inside the allocation.
+    let start = unsafe { first.add(skip) };
+    // SAFETY: whole pages inside one private allocation, which stays valid whatever they hold; it is in the free list,
+    // so nobody has a reference to its bytes.
+    let done = unsafe {
+        rustix::mm::madvise(
+            start.as_ptr().cast(),
+            bytes,
+            rustix::mm::Advice::LinuxDontNeed,
+        )
+    };
+    if let Err(errno) = done {
+        crate::debug!("send buffer memory not returned errno={errno}");
     }
 }
 
@@ -336,7 +389,7 @@ impl FlowMemory for Memory {
     }
 
     fn give_back_send(&mut self, _owner: Owner, id: u32) {
-        self.send.free.push(id);
+        self.send.give_back(id);
     }
 
     fn give_back(&mut self, owner: Owner, ring: RxRing) {
@@ -356,6 +409,43 @@ impl FlowMemory for Memory {
         if !place.known {
             // A half-open flow that the program never heard of.
             pool.free.push(id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: usize = 64 << 10;
+
+    #[test]
+    fn what_a_crowd_needed_goes_back_and_the_warmest_stay() {
+        const DEEP: usize = 10;
+        let mut buffers = SendBuffers::default();
+        let mut lent: Vec<SendBuffer> = (0..WARM_MAX + DEEP)
+            .map(|_| buffers.lend(BYTES).unwrap())
+            .collect();
+        for round in 1..=2 {
+            for buffer in &mut lent {
+                buffer.bytes.fill(round);
+            }
+            for id in lent.drain(..).map(|buffer| buffer.id) {
+                buffers.give_back(id);
+            }
+            assert_eq!(buffers.cold, DEEP);
+            // One that comes and goes at the top costs nothing.
+            let top = buffers.lend(BYTES).unwrap().id;
+            buffers.give_back(top);
+            assert_eq!(buffers.cold, DEEP);
+            lent.extend((0..WARM_MAX + DEEP).map(|_| buffers.lend(BYTES).unwrap()));
+            let kept = lent
+                .iter()
+                .map(|buffer| buffer.bytes[BYTES / 2] == round)
+                .collect::<Vec<_>>();
+            assert!(kept[..WARM_MAX].iter().all(|kept| *kept));
+            assert!(kept[WARM_MAX..].iter().all(|kept| !kept));
+            assert_eq!((buffers.cold, buffers.made.len()), (0, WARM_MAX + DEEP));
         }
     }
 }

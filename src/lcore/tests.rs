@@ -81,6 +81,27 @@ fn a_close_sends_the_rest_and_fin_and_frees_both_ends() {
 }
 
 #[test]
+fn a_peer_that_never_reads_does_not_keep_what_was_closed() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let (_, into) = lab.connect(listener);
+    // More than the peer's ring and the stack's own buffer hold: the rest waits in the transmit ring.
+    let mut idle = 0;
+    while idle < 1_000 {
+        let sent = lab.server.program.send(into, &[7; 4_096]);
+        lab.turn();
+        idle = if sent == 0 { idle + 1 } else { 0 };
+    }
+    lab.server.program.close(into);
+    let closed = lab.now;
+    lab.until(130, |lab| lab.server.program.is_free(into));
+    assert!(
+        lab.now.since(closed) >= Duration::from_secs(119),
+        "its time"
+    );
+}
+
+#[test]
 fn bulk_goes_both_ways_through_small_rings() {
     for seed in [1, 2, 3] {
         println!("seed={seed}");

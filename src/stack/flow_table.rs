@@ -78,6 +78,8 @@ impl Flags {
     pub(crate) const INTERACTIVE: Self = Self(128);
     /// Bytes have come since we last sent some.
     pub(crate) const UNANSWERED: Self = Self(256);
+    /// The program has let go of it, but bytes of it wait with the lcore until there is room for them.
+    pub(crate) const LEFT: Self = Self(512);
 
     /// Whether `flag` is set.
     pub(crate) fn has(self, flag: Self) -> bool {

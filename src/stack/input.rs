@@ -285,7 +285,7 @@ impl Stack {
         if tx_acked != cold.tx_acked {
             cold.tx_acked = tx_acked;
             cold.soft_error = None;
-            cold.watchdog.progressed();
+            cold.watchdog.delivered(io.now);
             changed = true;
         }
         if cold.window_closed && cold.options.user_timeout_ms == 0 {

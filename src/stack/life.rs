@@ -90,7 +90,8 @@ impl Stack {
         if listener.syn_backlog_full() && !self.give_way(io, id) {
             return self.counters.syn_dropped_backlog_full.raise();
         }
-        if self.table.is_full() {
+        // Half-open flows share the table with all others: where they fill it, the oldest give way as well.
+        if self.table.is_full() && !self.give_way(io, id) {
             return self.counters.syn_dropped_flow_table_full.raise();
         }
         let taken = Buffers::take(io.memory, owner, &options, self.config.tx_buffer_bytes);
@@ -336,6 +337,21 @@ impl Stack {
     pub fn close(&mut self, now: Instant, flow: FlowId, how: Close) {
         if let Some(index) = self.table.resolve(flow) {
             self.let_go(now, index, how);
+        }
+    }
+
+    /// Notes that the program let go of a flow whose last bytes are still to be handed to [`Stack::send`]: its time as an
+    /// orphan begins, so that a peer that never opens its window does not keep it for ever. [`Stack::close`] follows.
+    pub fn leave(&mut self, now: Instant, flow: FlowId) {
+        let Some(index) = self.table.resolve(flow) else {
+            return;
+        };
+        if let Some((hot, cold)) = self.table.parts(index)
+            && !hot.flags.has(Flags::LEFT)
+        {
+            hot.flags.set(Flags::LEFT);
+            cold.watchdog.orphan(now);
+            self.mark_dirty(index);
         }
     }
 

@@ -421,7 +421,7 @@ fn watched(hot: &Hot, cold: &Cold) -> Watched {
         outstanding: facts.tx_queue > 0
             || closing
             || unacknowledged && facts.state != FlowState::Closed,
-        orphan: hot.phase == Phase::Orphan,
+        orphan: hot.phase == Phase::Orphan || hot.flags.has(Flags::LEFT),
     }
 }
 

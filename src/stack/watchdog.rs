@@ -45,7 +45,7 @@ pub(crate) struct Watchdog {
     probed: Instant,
     /// Keep-alive probes without an answer.
     probes: u32,
-    /// The program let go of the flow then.
+    /// The program let go of the flow then, or the peer has acknowledged bytes since.
     orphaned: Option<Instant>,
     /// FIN-WAIT-2 was entered then.
     half_closed: Option<Instant>,
@@ -77,9 +77,17 @@ impl Watchdog {
         self.stalled = None;
     }
 
+    /// The peer acknowledged bytes: an orphan that goes on has its time anew.
+    pub(crate) fn delivered(&mut self, now: Instant) {
+        self.progressed();
+        if let Some(orphaned) = &mut self.orphaned {
+            *orphaned = now;
+        }
+    }
+
     /// The program let go.
     pub(crate) fn orphan(&mut self, now: Instant) {
-        self.orphaned = Some(now);
+        self.orphaned.get_or_insert(now);
         self.half_closed = None;
     }
 

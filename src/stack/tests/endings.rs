@@ -128,6 +128,27 @@ fn an_orphan_with_data_is_given_up() {
 }
 
 #[test]
+fn an_orphan_whose_bytes_are_acknowledged_has_its_time_anew() {
+    let mut script = Script::listening(FlowOptions::default());
+    let (flow, iss) = script.open(PEER_PORT);
+    let small = |ack| Segment {
+        window: 2,
+        ..Segment::new(ACK, NEXT, ack)
+    };
+    script.tell(&small(iss + 1));
+    script.host.stack.send(script.now, flow, b"slowly");
+    script.host.stack.leave(script.now, flow);
+    script.host.stack.close(script.now, flow, Close::Graceful);
+    script.wait(Duration::from_secs(100));
+    script.tell(&small(iss + 3));
+    script.wait(Duration::from_secs(119));
+    assert_eq!(script.host.stack.live_flows(), 1);
+    script.wait(Duration::from_secs(2));
+    assert_eq!(script.host.stack.live_flows(), 0);
+    assert_eq!(script.count("flows_timed_out_orphan"), 1);
+}
+
+#[test]
 fn keepalive_probes_and_then_resets() {
     let options = FlowOptions {
         keepalive: true,

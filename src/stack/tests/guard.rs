@@ -2,10 +2,11 @@
 
 use core::time::Duration;
 
+use super::config;
 use super::peer::{ACK, FIN, PEER_ISS, PEER_PORT, PSH, RST, SYN, Script, Segment};
 use crate::errno::Errno;
 use crate::stack::isn::isn;
-use crate::stack::{Change, Close, FlowOptions, FlowState};
+use crate::stack::{Change, Close, FlowOptions, FlowState, StackConfig};
 
 const NEXT: u32 = PEER_ISS + 1;
 
@@ -193,6 +194,31 @@ fn the_oldest_handshake_gives_way_after_a_second() {
     script.tell(&Segment::syn().at_port(PEER_PORT + 20));
     assert_eq!(script.count("syn_dropped_backlog_full"), 2);
     assert_eq!(script.host.memory.returned.len(), 3);
+}
+
+#[test]
+fn handshakes_that_fill_the_flow_table_give_way_too() {
+    let mut script = Script::with(StackConfig {
+        max_flows: 3,
+        ..config(1)
+    });
+    // A backlog that no flood can fill here.
+    script.host.listen(80, 100);
+    for port in 0..3 {
+        script.ask(&Segment::syn().at_port(PEER_PORT + port));
+    }
+    script.tell(&Segment::syn().at_port(PEER_PORT + 9));
+    assert_eq!(script.count("syn_dropped_flow_table_full"), 1);
+    script.wait(Duration::from_millis(1_100));
+    for port in 10..13 {
+        script.open(PEER_PORT + port);
+    }
+    assert_eq!(script.count("flows_gave_way_half_open"), 3);
+    // Connections never give way.
+    script.wait(Duration::from_millis(1_100));
+    script.tell(&Segment::syn().at_port(PEER_PORT + 20));
+    assert_eq!(script.count("syn_dropped_flow_table_full"), 2);
+    assert_eq!(script.host.stack.live_flows(), 3);
 }
 
 #[test]
