@@ -566,7 +566,7 @@ fn rules_across_keys() {
     let config = good(&with(r#""common": {"cothread_enable": 1, "mode": 1}"#));
     assert_eq!(
         (config.run.progress, config.mode, config.remarks.len()),
-        (Progress::Dedicated, Mode::Shared, 1)
+        (Progress::Dedicated, Mode::Shared, 2)
     );
     let config = good(&with(
         r#""dpdk": {"core_list_global": "3,1"}, "proto_stack": {"max_worker_num": 1}"#,

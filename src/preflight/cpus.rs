@@ -96,7 +96,7 @@ fn advise_few(config: &Config, machine: &Machine, report: &mut Report) {
         report.info(
             "common.progress",
             what,
-            "\"inline\" needs no CPU of its own",
+            "a machine with four CPUs or more gives it one of its own",
         );
     }
 }
