@@ -15,6 +15,7 @@ const fn whole(min: i64, max: i64) -> Kind {
 const NO_CONTROL: &str = "there are no control threads here";
 const NO_ZCOPY: &str = "there is no zero-copy pool here";
 const NO_BOND: &str = "user-space bonds are not served: the first port is used alone";
+const NO_INLINE: &str = "a core of the host drives the stack";
 const NO_UDP: &str = "UDP stays on the kernel in this version";
 const NO_FRAGMENTS: &str = "IP fragments are not put together in this version";
 
@@ -45,14 +46,14 @@ section! { Common "common" "Mode, policy and progress." {
     ctrl_ring_per_vcpu: i64 = Key::knet("ctrl_ring_per_vcpu", whole(1, 8), "1", "K-NET: rings of a control thread.").without_meaning(NO_CONTROL);
     ctrl_vcpu_ids: Vec<Field<i64>> = Key::knet("ctrl_vcpu_ids", Kind::WholeList { min: 0, max: 319 }, "[0]", "K-NET: CPUs of the control threads.").without_meaning(NO_CONTROL);
     zcopy_enable: i64 = Key::knet("zcopy_enable", BIT, "0", "K-NET: zero-copy calls.").without_meaning(NO_ZCOPY);
-    cothread_enable: i64 = Key::knet("cothread_enable", BIT, "0", "1: the same as \"progress\": \"inline\".");
+    cothread_enable: i64 = Key::knet("cothread_enable", BIT, "0", "1: the same as \"progress\": \"inline\".").not_served(NO_INLINE);
     on_error: String = Key::ours("on_error", Kind::Choice(&["kernel", "fail"]), "\"kernel\"", "When the stack cannot serve: kernel sockets where the kernel can, or refuse.");
     on_host_lost: String = Key::ours("on_host_lost", Kind::Choice(&["kernel", "wait"]), "\"kernel\"", "New sockets while the host is gone: kernel sockets, or wait for it.");
-    progress: String = Key::ours("progress", Kind::Choice(&["dedicated", "inline"]), "\"dedicated\"", "Who drives the stack: cores of the host, or the program's own thread while it waits.");
+    progress: String = Key::ours("progress", Kind::Choice(&["dedicated", "inline"]), "\"dedicated\"", "Who drives the stack: cores of the host, or the program's own thread while it waits.").not_served(NO_INLINE);
     idle: String = Key::ours("idle", Kind::Choice(&["spin", "adaptive"]), "\"adaptive\"", "With nothing to do: poll on, or poll for spin_us and then sleep.");
     spin_us: i64 = Key::ours("spin_us", whole(0, 1_000_000), "50", "Microseconds of polling before an adaptive sleep.");
-    budget_us: i64 = Key::ours("budget_us", whole(1, 100_000), "50", "Microseconds that one inline turn takes at most.");
-    inline_grace_us: i64 = Key::ours("inline_grace_us", whole(10, 1_000_000), "200", "Microseconds without a driving thread after which the inline helper thread takes over.");
+    budget_us: i64 = Key::ours("budget_us", whole(1, 100_000), "50", "Microseconds that one inline turn takes at most.").not_served(NO_INLINE);
+    inline_grace_us: i64 = Key::ours("inline_grace_us", whole(10, 1_000_000), "200", "Microseconds without a driving thread after which the inline helper thread takes over.").not_served(NO_INLINE);
     linger_s: i64 = Key::ours("linger_s", whole(0, 3_600), "5", "Seconds that a host stays with no client and no flow.");
     linger_max_s: i64 = Key::ours("linger_max_s", whole(1, 3_600), "120", "Seconds that a host stays at most to deliver what programs left behind.");
 } }
@@ -82,7 +83,7 @@ section! { Interface "interface" "The port and its addresses. Exactly one of bdf
 } }
 
 section! { HwOffload "hw_offload" "What the port does for us, where it can." {
-    tso: i64 = Key::knet("tso", BIT, "0", "1: the port cuts large TCP segments; needs tcp_checksum.");
+    tso: i64 = Key::knet("tso", BIT, "0", "1: the port cuts large TCP segments; needs tcp_checksum.").not_served("segments leave one by one");
     lro: i64 = Key::knet("lro", BIT, "0", "1: the port joins TCP segments; needs tcp_checksum.").not_served("segments arrive one by one");
     tcp_checksum: i64 = Key::knet("tcp_checksum", BIT, "0", "1: the port checks and fills in IP and TCP checksums.");
     bifur_enable: i64 = Key::knet("bifur_enable", whole(0, 2), "0", "K-NET: traffic shared with the kernel.").without_meaning("the port is not shared with the kernel; other addresses stay on kernel interfaces");
@@ -90,7 +91,7 @@ section! { HwOffload "hw_offload" "What the port does for us, where it can." {
 
 section! { ProtoStack "proto_stack" "The TCP/IP stack." {
     max_mbuf: i64 = Key::knet("max_mbuf", whole(8_192, 1_073_741_823), "20480", "Packet buffers of the port; at least max_worker_num * (tx_cache_size + rx_cache_size) + 2048.");
-    max_worker_num: i64 = Key::knet("max_worker_num", whole(1, 32), "1", "Data-plane threads; core_list_global decides when it is given.");
+    max_worker_num: i64 = Key::knet("max_worker_num", whole(1, 32), "1", "Data-plane threads; core_list_global decides when it is given.").not_served("one thread serves");
     max_route: i64 = Key::knet("max_route", whole(1, 100_000), "1024", "Static routes at most.");
     max_arp: i64 = Key::knet("max_arp", whole(8, 8_192), "1024", "Neighbours at most.");
     max_tcpcb: i64 = Key::knet("max_tcpcb", whole(32, 1_000_000), "4096", "TCP connections at most.");

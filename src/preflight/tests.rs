@@ -292,7 +292,9 @@ fn cores_against_the_machine() {
     );
     let infos = lines(&config(BDF, ""), &small, Severity::Info);
     assert!(
-        infos.iter().any(|line| line.contains("\"inline\"")),
+        infos
+            .iter()
+            .any(|line| line.contains("2 CPUs: the data plane")),
         "{infos:?}"
     );
 }
