@@ -129,6 +129,21 @@ pub enum PortChoice {
     Vdev(Vdev),
 }
 
+impl PortChoice {
+    /// The kernel interface under the port, however it is named.
+    #[must_use]
+    pub fn interface(&self) -> Option<&str> {
+        match self {
+            Self::Netdev(name) => Some(name),
+            Self::Vdev(Vdev::Eal(text)) => text
+                .split(',')
+                .find_map(|part| part.strip_prefix("iface="))
+                .filter(|name| is_interface_name(name)),
+            Self::Bdf(_) | Self::Vdev(Vdev::KnetPair(_) | Vdev::KnetUnix(_)) => None,
+        }
+    }
+}
+
 impl fmt::Display for PortChoice {
     /// The port as the config names it, for a line to people.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -207,6 +222,26 @@ mod tests {
         ] {
             assert!(Vdev::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn an_interface_is_found_under_its_device() {
+        let under = |text: &str| {
+            PortChoice::Vdev(Vdev::parse(text).expect("good"))
+                .interface()
+                .map(str::to_owned)
+        };
+        assert_eq!(
+            PortChoice::Netdev("veth0".to_owned()).interface(),
+            Some("veth0")
+        );
+        assert_eq!(
+            under("net_af_xdp0,iface=veth0,busy_budget=0").as_deref(),
+            Some("veth0")
+        );
+        assert_eq!(under("net_vhost0,iface=/run/vhost.sock"), None);
+        assert_eq!(under("net_null0"), None);
+        assert_eq!(under("knet_unix,path=/x"), None);
     }
 
     #[test]

@@ -15,7 +15,7 @@ const fn whole(min: i64, max: i64) -> Kind {
 const NO_CONTROL: &str = "there are no control threads here";
 const NO_ZCOPY: &str = "there is no zero-copy pool here";
 const NO_BOND: &str = "user-space bonds are not served: the first port is used alone";
-const NO_INLINE: &str = "the host's own cores drive the stack (\"dedicated\") in this version";
+const NO_INLINE: &str = "a core of the host drives the stack";
 const NO_UDP: &str = "UDP stays on the kernel in this version";
 const NO_FRAGMENTS: &str = "IP fragments are not put together in this version";
 
@@ -83,7 +83,7 @@ section! { Interface "interface" "The port and its addresses. Exactly one of bdf
 } }
 
 section! { HwOffload "hw_offload" "What the port does for us, where it can." {
-    tso: i64 = Key::knet("tso", BIT, "0", "1: the port cuts large TCP segments; needs tcp_checksum.");
+    tso: i64 = Key::knet("tso", BIT, "0", "1: the port cuts large TCP segments; needs tcp_checksum.").not_served("segments leave one by one");
     lro: i64 = Key::knet("lro", BIT, "0", "1: the port joins TCP segments; needs tcp_checksum.").not_served("segments arrive one by one");
     tcp_checksum: i64 = Key::knet("tcp_checksum", BIT, "0", "1: the port checks and fills in IP and TCP checksums.");
     bifur_enable: i64 = Key::knet("bifur_enable", whole(0, 2), "0", "K-NET: traffic shared with the kernel.").without_meaning("the port is not shared with the kernel; other addresses stay on kernel interfaces");
@@ -91,7 +91,7 @@ section! { HwOffload "hw_offload" "What the port does for us, where it can." {
 
 section! { ProtoStack "proto_stack" "The TCP/IP stack." {
     max_mbuf: i64 = Key::knet("max_mbuf", whole(8_192, 1_073_741_823), "20480", "Packet buffers of the port; at least max_worker_num * (tx_cache_size + rx_cache_size) + 2048.");
-    max_worker_num: i64 = Key::knet("max_worker_num", whole(1, 32), "1", "Data-plane threads; core_list_global decides when it is given.");
+    max_worker_num: i64 = Key::knet("max_worker_num", whole(1, 32), "1", "Data-plane threads; core_list_global decides when it is given.").not_served("one thread serves");
     max_route: i64 = Key::knet("max_route", whole(1, 100_000), "1024", "Static routes at most.");
     max_arp: i64 = Key::knet("max_arp", whole(8, 8_192), "1024", "Neighbours at most.");
     max_tcpcb: i64 = Key::knet("max_tcpcb", whole(32, 1_000_000), "4096", "TCP connections at most.");

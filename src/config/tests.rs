@@ -575,6 +575,32 @@ fn rules_across_keys() {
 }
 
 #[test]
+fn what_is_not_served_is_remarked_on() {
+    for (section, key) in [
+        ("common", r#""progress": "inline""#),
+        ("common", r#""cothread_enable": 1"#),
+        ("common", r#""budget_us": 60"#),
+        ("common", r#""inline_grace_us": 300"#),
+        ("proto_stack", r#""max_worker_num": 2"#),
+    ] {
+        let remarks = good(&with(&format!(r#""{section}": {{{key}}}"#))).remarks;
+        assert_eq!(remarks.len(), 1, "{key}: {remarks:?}");
+        assert!(
+            remarks[0]
+                .to_string()
+                .contains("not served by this version"),
+            "{key}: {remarks:?}"
+        );
+    }
+    let config = good(&with(r#""hw_offload": {"tso": 1, "tcp_checksum": 1}"#));
+    assert!(
+        config.remarks[0].to_string().contains("hw_offload.tso"),
+        "{:?}",
+        config.remarks
+    );
+}
+
+#[test]
 fn a_policy_covers_what_it_lists() {
     let policy = Policy::from(&good(&with(
         r#""common": {"accelerate": {"programs": ["redis-server"], "ports": [6379]}}"#,

@@ -19,7 +19,7 @@ use crate::channel::cell::process;
 use crate::channel::layout::SLOTS;
 use crate::channel::message::{Kind, Message, MessageError};
 use crate::channel::sync::Ordering;
-use crate::config::{Config, Faults, OnError, PortChoice};
+use crate::config::{Config, Faults, OnError};
 use crate::errno::{Errno, Result};
 use crate::ffi::end_signals::EndSignals;
 use crate::lcore::{self, LcoreStatus, Mail, Mailbox};
@@ -438,9 +438,10 @@ impl Server {
         let running = launch::start(config, self.private, &program, &self.mailbox, &self.status)
             .map_err(|text| Fault::new(text, Errno::NODEV))?;
         self.running = Some(running);
-        if let PortChoice::Netdev(name) = &config.port {
-            self.watch = PortWatch::new(name, time::monotonic());
-        }
+        self.watch = config
+            .port
+            .interface()
+            .and_then(|name| PortWatch::new(name, time::monotonic()));
         for family in self.families.iter_mut().flatten() {
             family.introduce(&self.mailbox);
         }

@@ -1,7 +1,7 @@
 //! The data plane's CPUs against those that there are.
 
 use super::{Machine, Report};
-use crate::config::{Config, Idle, Progress, cpu_list};
+use crate::config::{Config, Idle, cpu_list};
 use crate::id::CpuId;
 
 /// Fewer CPUs than this are shared by program, host and kernel.
@@ -32,10 +32,7 @@ pub(super) fn check(config: &Config, machine: &Machine, report: &mut Report) {
         return;
     };
     let allowed = &machine.allowed_cpus;
-    if config.run.progress == Progress::Dedicated
-        && !allowed.is_empty()
-        && allowed.iter().all(|cpu| cores.contains(cpu))
-    {
+    if !allowed.is_empty() && allowed.iter().all(|cpu| cores.contains(cpu)) {
         let what = format!(
             "CPU {} is all that this process may use, and the data plane polls it",
             cpu_list::show(cores)
@@ -45,35 +42,30 @@ pub(super) fn check(config: &Config, machine: &Machine, report: &mut Report) {
             what,
             "start the program on other CPUs: taskset -c LIST",
         );
-    } else if config.run.progress == Progress::Inline {
-        report.info(key, "only the helper thread uses it: with inline progress the program's threads drive the stack", "");
     }
     advise_few(config, machine, report);
 }
 
 /// Nothing is named: says what will be chosen (design section 4).
 fn chosen(config: &Config, machine: &Machine, report: &mut Report) {
-    if config.run.progress == Progress::Dedicated {
-        let cpuset = machine.cpuset_cpus.as_ref().unwrap_or(&machine.online_cpus);
-        let free = cpuset
-            .iter()
-            .filter(|cpu| !machine.allowed_cpus.contains(cpu))
-            .max_by_key(|cpu| cpu.0);
-        if let Some(CpuId(cpu)) = free {
-            report.info(
-                "dpdk.core_list_global",
-                format!("not given: a program started like this gets CPU {cpu} for its data plane"),
-                "",
-            );
-        } else if let Some(CpuId(cpu)) = cpuset.iter().max_by_key(|cpu| cpu.0) {
-            let what =
-                format!("not given: the data plane shares CPU {cpu} with the program, yielding");
-            report.info(
-                "dpdk.core_list_global",
-                what,
-                "taskset -c LIST leaves it a CPU of its own",
-            );
-        }
+    let cpuset = machine.cpuset_cpus.as_ref().unwrap_or(&machine.online_cpus);
+    let free = cpuset
+        .iter()
+        .filter(|cpu| !machine.allowed_cpus.contains(cpu))
+        .max_by_key(|cpu| cpu.0);
+    if let Some(CpuId(cpu)) = free {
+        report.info(
+            "dpdk.core_list_global",
+            format!("not given: a program started like this gets CPU {cpu} for its data plane"),
+            "",
+        );
+    } else if let Some(CpuId(cpu)) = cpuset.iter().max_by_key(|cpu| cpu.0) {
+        let what = format!("not given: the data plane shares CPU {cpu} with the program, yielding");
+        report.info(
+            "dpdk.core_list_global",
+            what,
+            "taskset -c LIST leaves it a CPU of its own",
+        );
     }
     advise_few(config, machine, report);
 }
@@ -89,14 +81,6 @@ fn advise_few(config: &Config, machine: &Machine, report: &mut Report) {
         );
         report.warning("common.idle", what, "\"adaptive\"");
     }
-    if config.run.progress == Progress::Dedicated {
-        let what = format!(
-            "\"dedicated\" on {count} CPUs: the data plane, the program and the kernel share them"
-        );
-        report.info(
-            "common.progress",
-            what,
-            "a machine with four CPUs or more gives it one of its own",
-        );
-    }
+    let what = format!("{count} CPUs: the data plane, the program and the kernel share them");
+    report.info("machine", what, "");
 }

@@ -294,7 +294,7 @@ fn cores_against_the_machine() {
     assert!(
         infos
             .iter()
-            .any(|line| line.contains("\"dedicated\" on 2 CPUs")),
+            .any(|line| line.contains("2 CPUs: the data plane")),
         "{infos:?}"
     );
 }
