@@ -108,3 +108,51 @@ pub fn release(link: &Link, object: Object) {
     hold::drop_bit(link, object);
     link.ring(object.index);
 }
+
+/// In a forked child: it holds the objects that `each` visits, once for each time, and lets go of every other one that was
+/// its parent's.
+pub fn hold_only(link: &Link, each: &dyn Fn(&mut dyn FnMut(Object))) {
+    hold::forget_counts(link);
+    each(&mut |object| {
+        // Without memory for the counts the parent had none either.
+        let _ = hold::add(link, object);
+    });
+    hold::for_each_idle(link, |object| {
+        hold::drop_bit(link, object);
+        link.ring(object.index);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::fake::Fake;
+
+    #[test]
+    fn a_child_holds_what_it_has_descriptors_of() {
+        let fake = Fake::new();
+        let link = fake.link;
+        let held = |object: Object| link.control.held(0).unwrap().has(object.index);
+        let [twice, closed, opened, closing] = [1, 2, 700, 3_000].map(|index| fake.stream(index));
+        hold::add(link, twice).unwrap();
+        // Another thread of the parent has closed it, but the child's map was copied before; or it was about to.
+        link.control.held(0).unwrap().set(closed.index);
+        hold::add(link, closing).unwrap();
+        // Accepted behind the copy.
+        hold::add(link, opened).unwrap();
+        hold::drop_bit(link, opened);
+        let descriptors = [twice, opened, twice];
+        hold_only(link, &|visit| descriptors.into_iter().for_each(visit));
+        assert_eq!(
+            [twice, closed, opened, closing].map(held),
+            [true, false, true, false]
+        );
+        let rung = fake.bells(0);
+        assert_eq!(rung, [closed.index, closing.index], "the host must look");
+        release(link, twice);
+        assert!(held(twice));
+        release(link, twice);
+        release(link, opened);
+        assert!(!held(twice) && !held(opened));
+    }
+}
