@@ -155,4 +155,18 @@ mod tests {
         release(link, opened);
         assert!(!held(twice) && !held(opened));
     }
+
+    #[test]
+    fn a_child_without_a_share_lets_go_of_nothing_of_its_parents() {
+        let fake = Fake::new();
+        let object = fake.stream(1);
+        hold::add(fake.link, object).unwrap();
+        // As after a fork that found no process cell, or no descriptor for a socket of the child.
+        fake.link.disown();
+        release(fake.link, object);
+        assert!(fake.link.control.held(0).unwrap().has(object.index));
+        assert!(fake.link.control.process(fake.link.process()).is_none());
+        assert!(hold::add(fake.link, object).is_err());
+        assert_eq!(fake.link.control_socket(), -1);
+    }
 }
