@@ -544,15 +544,17 @@ pub enum Left {
     Nowhere,
 }
 
-/// A descriptor of this process does not stand for the epoll any more.
+/// A descriptor of this process does not stand for the epoll any more. `leave` runs with the last one, while the index is
+/// still this process's.
 #[must_use]
-pub fn release_epoll(record: Record) -> Left {
+pub fn release_epoll(record: Record, leave: impl FnOnce()) -> Left {
     let last = EPOLL_COUNTS
         .get(record.index as usize)
         .is_some_and(|count| count.fetch_sub(1, Ordering::AcqRel) == 1);
     if !last {
         return Left::Here;
     }
+    leave();
     match epoll(record) {
         Some(cell) if cell.holders.remove(thread::process()) => Left::Nowhere,
         _ => Left::Elsewhere,
@@ -577,20 +579,54 @@ pub fn count_kernel_items(record: Record, change: i32) -> u32 {
     before.saturating_add_signed(change)
 }
 
-/// In a forked child: it holds what its parent holds.
-pub fn adopt_after_fork() {
-    let Some(region) = region() else { return };
-    let pid = thread::process();
-    for (count, cell) in SOCKET_COUNTS.iter().zip(&region.sockets) {
-        if count.load(Ordering::Relaxed) > 0 {
-            cell.holders.add(pid);
+/// In a forked child, before [`adopt_socket`] and [`adopt_epoll`]: what other threads of the parent were doing to the counts
+/// is never finished here, so they are made anew.
+pub fn forget_counts() {
+    for count in SOCKET_COUNTS.iter().chain(&EPOLL_COUNTS) {
+        if count.load(Ordering::Relaxed) != 0 {
+            count.store(0, Ordering::Relaxed);
         }
     }
-    for (count, cell) in EPOLL_COUNTS.iter().zip(&region.epolls) {
-        if count.load(Ordering::Relaxed) > 0 {
-            cell.holders.add(pid);
+}
+
+/// In a forked child: a descriptor of it stands for the record. False when the parent closed its own meanwhile, and the
+/// record is another's.
+#[must_use]
+pub fn adopt_socket(record: Record) -> bool {
+    let (Some(cell), Some(count)) = (socket(record), SOCKET_COUNTS.get(record.index as usize))
+    else {
+        return false;
+    };
+    adopt(count, &cell.holders, || socket(record).is_some())
+}
+
+/// As [`adopt_socket`], for an epoll.
+#[must_use]
+pub fn adopt_epoll(record: Record) -> bool {
+    let (Some(cell), Some(count)) = (epoll(record), EPOLL_COUNTS.get(record.index as usize)) else {
+        return false;
+    };
+    adopt(count, &cell.holders, || epoll(record).is_some())
+}
+
+fn adopt(count: &AtomicU32, holders: &Holders, is_it_still: impl Fn() -> bool) -> bool {
+    if count.load(Ordering::Relaxed) == 0 {
+        holders.add(thread::process());
+        if !is_it_still() {
+            holders.remove(thread::process());
+            return false;
         }
     }
+    count.fetch_add(1, Ordering::Relaxed);
+    true
+}
+
+/// Whether a descriptor of this process stands for epoll `index`.
+#[must_use]
+pub fn has_epoll(index: u32) -> bool {
+    EPOLL_COUNTS
+        .get(index as usize)
+        .is_some_and(|count| count.load(Ordering::Relaxed) > 0)
 }
 
 #[cfg(test)]
@@ -682,10 +718,24 @@ mod tests {
         retain_epoll(record);
         assert_eq!(count_kernel_items(record, 2), 2);
         assert_eq!(count_kernel_items(record, -3), 0);
-        assert_eq!(release_epoll(record), Left::Here);
-        assert_eq!(release_epoll(record), Left::Nowhere);
+        assert_eq!(release_epoll(record, || ()), Left::Here);
+        assert_eq!(release_epoll(record, || ()), Left::Nowhere);
         end_epoll(record);
         assert_eq!(epoll(record).map(|_| ()), None);
+    }
+
+    #[test]
+    fn a_child_adopts_what_is_still_there() {
+        let cell = SocketRecord::default();
+        let count = AtomicU32::new(0);
+        assert!(adopt(&count, &cell.holders, || true));
+        assert!(adopt(&count, &cell.holders, || true));
+        assert_eq!(count.load(Ordering::Relaxed), 2);
+        assert!(cell.holders.remove(thread::process()), "held once");
+        let count = AtomicU32::new(0);
+        assert!(!adopt(&count, &cell.holders, || false));
+        assert!(cell.holders.is_empty());
+        assert_eq!(count.load(Ordering::Relaxed), 0);
     }
 
     #[test]

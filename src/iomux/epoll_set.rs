@@ -80,6 +80,11 @@ pub fn hold(link: &Link, epoll: u32) {
     if let Some(count) = descriptors(link, epoll) {
         count.fetch_add(1, PrivateOrdering::Relaxed);
     }
+    adopt(link, epoll);
+}
+
+/// This process holds `epoll`, whose descriptors are counted already (a forked child's are).
+pub fn adopt(link: &Link, epoll: u32) {
     let newly = link
         .control
         .process(link.process())
