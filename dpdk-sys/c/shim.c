@@ -48,7 +48,6 @@ struct knet_queue {
 	int epoll;  /* holds the receive interrupt; -1 = none */
 	int socket; /* the driver's own packet socket; -1 = none */
 	bool interrupt; /* the port has receive interrupts: look again when epoll is -1 */
-	bool received; /* frames have come since it was armed */
 	uint32_t looks;
 	struct rte_mempool *pool;
 	struct rte_mempool *large; /* for frames that do not fit into `pool`; may be NULL */
@@ -163,7 +162,6 @@ uint32_t knet_rx_burst(struct knet_queue *q, struct knet_slot *slots, uint32_t m
 		max = KNET_BURST_MAX;
 	count = rte_eth_rx_burst(q->port, q->queue, burst, (uint16_t)max);
 	if (count > 0)
-		q->received = true;
 	for (i = 0; i < count; i++)
 		rte_prefetch0(rte_pktmbuf_mtod(burst[i], const void *));
 	for (i = 0; i < count; i++) {
@@ -411,17 +409,12 @@ int knet_arm(struct knet_queue *q, uint32_t on)
 	int rc = 0;
 
 	if (q->socket >= 0) {
-		/*
-		 * An interface that went down left its error here; it would end every later sleep at once.
-		 * A queue that has received since the last sleep has none.
-		 */
+		/* An interface that went down left its error here; it would end every later sleep at once. */
 		int error = 0;
 		socklen_t bytes = sizeof(error);
 
-		if (on && !q->received)
-			(void)getsockopt(q->socket, SOL_SOCKET, SO_ERROR, &error, &bytes);
 		if (on)
-			q->received = false;
+			(void)getsockopt(q->socket, SOL_SOCKET, SO_ERROR, &error, &bytes);
 		return 0;
 	}
 	if (q->epoll < 0)

@@ -55,8 +55,9 @@ impl Drop for InFlight {
 }
 
 /// This thread closes a descriptor of `entry`. When it does so in a signal handler that interrupted its own call, the
-/// call's hold goes too: Linux begins the call anew behind the handler, and finds the number closed.
-pub fn give_back_own(entry: Entry) {
+/// call's hold goes too: Linux begins the call anew behind the handler, and finds the number closed. Says whether it did.
+pub fn give_back_own(entry: Entry) -> bool {
+    let mut interrupted = false;
     let mine = thread::id();
     for (place, thread) in TABLE.iter().zip(&THREADS) {
         if thread.load(Ordering::Acquire) == mine
@@ -70,8 +71,10 @@ pub fn give_back_own(entry: Entry) {
                 .is_ok()
         {
             super::release(entry);
+            interrupted = true;
         }
     }
+    interrupted
 }
 
 /// In a forked child: the calls were the parent's, and so were their holds.

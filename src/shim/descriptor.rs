@@ -47,8 +47,11 @@ pub unsafe fn close(fd: c_int) -> c_int {
         Some(socket) if socket.entry() == old => closing::linger(socket.link, socket.object),
         _ => Ok(()),
     };
-    if socket.is_some() {
-        inflight::give_back_own(old);
+    if let Some(socket) = socket
+        && !inflight::give_back_own(old)
+        && socket.entry() == old
+    {
+        closing::unlisten(socket.link, socket.object);
     }
     fd::release(old);
     errno::restore(saved);

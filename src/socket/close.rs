@@ -105,25 +105,24 @@ pub fn release(link: &Link, object: Object) {
     {
         interest::forget_object(link, object);
     }
-    unlisten(link, object);
     hold::drop_bit(link, object);
     link.ring(object.index);
 }
 
-/// The last close of a listener waits until the host listens no more, as close(2) of Linux has freed the port when it returns:
-/// a connect is refused at once, and the next listen finds the port free.
-fn unlisten(link: &Link, object: Object) {
+/// Before the last close of a listener: waits until the host listens no more, as close(2) of Linux has freed the port when
+/// it returns. A connect is then refused at once, and the next listen finds the port free. The caller then calls [`release`].
+pub fn unlisten(link: &Link, object: Object) {
     let Some(cell) = object.cell(link) else {
         return;
     };
     let listens = || cell.host.kind.load(Ordering::Acquire) == kind::LISTENER;
-    if !listens() || hold::is_held_elsewhere(link, object) {
+    if !listens() || hold::descriptors(link, object) > 1 || hold::is_held_elsewhere(link, object) {
         return;
     }
     cell.write.shut.fetch_or(shut::READ, Ordering::SeqCst);
     link.ring(object.index);
     let deadline = monotonic() + UNLISTEN_WAIT;
-    // A host that is stopped, or a handler that came between: the port is freed a little later then.
+    // At the deadline the host is stopped, or a handler came between: the port is freed a little later.
     let _ = state::until(link, object, None, Some(deadline), &mut || {
         !listens() || link.is_dead()
     });
