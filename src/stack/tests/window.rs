@@ -228,7 +228,7 @@ fn a_small_ring_needs_no_scale_and_a_peer_without_scale_gets_none() {
 #[test]
 fn a_lowered_mtu_of_the_port_cuts_smaller_segments() {
     let mut script = Script::listening(FlowOptions::default());
-    let (flow, _) = script.open(super::peer::PEER_PORT);
+    let (flow, _) = script.open(PEER_PORT);
     let longest = |script: &mut Script, flow, text: &[u8]| {
         script.host.stack.send(script.now, flow, text);
         let sent = script.wait(Duration::from_millis(20));
@@ -238,11 +238,11 @@ fn a_lowered_mtu_of_the_port_cuts_smaller_segments() {
     let before = longest(&mut script, flow, &[1; 3_000]).unwrap();
     script.host.stack.set_port_mtu(600);
     assert_eq!(script.count("flows_mtu_lowered"), 1);
-    let (other, _) = script.open(super::peer::PEER_PORT + 1);
+    let (other, _) = script.open(PEER_PORT + 1);
     let after = longest(&mut script, other, &[2; 3_000]).unwrap();
     assert!(before > 614 && after <= 614, "{before} {after}");
     script.host.stack.set_port_mtu(1_500);
-    let (third, _) = script.open(super::peer::PEER_PORT + 2);
+    let (third, _) = script.open(PEER_PORT + 2);
     assert_eq!(longest(&mut script, third, &[3; 3_000]), Some(before));
     assert_eq!(script.count("flows_mtu_lowered"), 1);
 }
