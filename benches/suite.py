@@ -241,7 +241,8 @@ def redis(options):
             for clients, depth in cases:
                 if clients == 10_000 and round_number >= max(1, options.rounds // 2):
                     continue
-                requests = options.requests // 10 if clients == 1 else options.requests
+                # Making the connections is a small part of it.
+                requests = options.requests // 10 if clients == 1 else max(options.requests, 20 * clients)
                 for side in sides:
                     say(f"redis: round {round_number + 1} of {options.rounds}: {side.label}, {clients} clients, -P {depth}")
                     for test, figures in side.benchmark(clients, requests, depth).items():

@@ -152,26 +152,48 @@ pub fn alert(control: &Control, index: u32, mut wake: impl FnMut(u32)) {
             .epolls
             .for_each(|epoll| wake_epoll(control, epoll, &mut wake));
     }
-    cell.watch
-        .slots
-        .for_each(|slot| wake_slot(control, slot, &mut wake));
+    cell.watch.slots.for_each(|slot| {
+        wake_slot(control, slot, &mut wake);
+    });
 }
 
 /// Host side: wakes everybody who sleeps on epoll `epoll`.
 pub fn wake_epoll(control: &Control, epoll: u32, mut wake: impl FnMut(u32)) {
     if let Some(cell) = control.epoll(epoll) {
-        cell.slots
-            .for_each(|slot| wake_slot(control, slot, &mut wake));
+        cell.slots.for_each(|slot| {
+            wake_slot(control, slot, &mut wake);
+        });
     }
 }
 
-fn wake_slot(control: &Control, slot: u32, wake: &mut impl FnMut(u32)) {
-    if let Some(cell) = control.slot(slot)
-        && cell.sleeping.load(Ordering::SeqCst) == 1
-        && cell.sleeping.swap(0, Ordering::SeqCst) == 1
-    {
+/// Program side: wakes one of those who sleep on epoll `epoll`. A collector that leaves ready objects behind calls this:
+/// while it held their bits, a sleeper found none and went to sleep (ep_done_scan of Linux wakes one as well).
+pub fn wake_one_of_epoll(control: &Control, epoll: u32, mut wake: impl FnMut(u32)) {
+    let Some(cell) = control.epoll(epoll) else {
+        return;
+    };
+    // The bits are set again; as in `alert`, a sleeper sees them, or we see its mask bit.
+    fence(Ordering::SeqCst);
+    if cell.slots.is_empty() {
+        return;
+    }
+    let mut is_done = false;
+    cell.slots.for_each(|slot| {
+        if !is_done {
+            is_done = wake_slot(control, slot, &mut wake);
+        }
+    });
+}
+
+/// Says whether it slept.
+fn wake_slot(control: &Control, slot: u32, wake: &mut impl FnMut(u32)) -> bool {
+    let slept = control.slot(slot).is_some_and(|cell| {
+        cell.sleeping.load(Ordering::SeqCst) == 1 && cell.sleeping.swap(0, Ordering::SeqCst) == 1
+    });
+    if slept {
         wake(slot);
     }
+    slept
 }
 
 /// Program side: rings the doorbell of `index`; says whether the lcore sleeps and its eventfd must be written.

@@ -13,9 +13,10 @@ struct Installed(PathBuf);
 
 impl Installed {
     fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("knet-ctl-{name}-{}", std::process::id()));
+        // A link and no copy: a child of another test may hold a copy open for writing when it is run (ETXTBSY).
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("knet-ctl-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("folder");
-        // No copy: a child that another test forks meanwhile would have it open for writing, and exec says ETXTBSY.
         fs::hard_link(env!("CARGO_BIN_EXE_knetctl"), folder.join("knetctl")).expect("link");
         for part in ["libknet_frame.so", "knetd"] {
             fs::write(folder.join(part), "").expect("part");

@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 use crate::channel::cell::host_state;
+use crate::channel::layout::PROCS;
 use crate::channel::map::{Control, Receive};
 use crate::channel::message::{HEAD_BYTES, Kind, Message, TEXT_BYTES};
 use crate::channel::sync::Ordering as ChannelOrdering;
@@ -142,7 +143,7 @@ impl Link {
         }
     }
 
-    /// Index of this process's cell.
+    /// Index of this process's cell; [`PROCS`], which is none, when it got no share.
     #[must_use]
     pub fn process(&self) -> u32 {
         self.process.load(Ordering::Relaxed)
@@ -171,10 +172,16 @@ impl Link {
         self.pid.store(crate::thread::process(), Ordering::Relaxed);
     }
 
-    /// In a forked child that got no share: its sockets are reset.
+    /// In a forked child that got no share: its sockets are reset, and nothing that it closes is its parent's.
     pub fn disown(&self) {
-        self.claim();
         self.mark_dead();
+        self.process.store(PROCS, Ordering::Relaxed);
+        self.claim();
+        // The hang-up of the parent's socket must not wait for us.
+        let parents = self.control_socket.swap(-1, Ordering::Relaxed);
+        if parents >= 0 {
+            descriptor::close(parents);
+        }
     }
 
     /// Gives a forked child its own cell and socket; returns the parent's socket, which the child must close.

@@ -218,6 +218,17 @@ impl<'a> Bitmap<'a> {
         other.repair();
     }
 
+    /// Visits the bits that are set at this moment, in order.
+    pub fn for_each(&self, mut visit: impl FnMut(u32)) {
+        for (base, word) in (0u32..).step_by(64).zip(self.leaves) {
+            let mut bits = word.load(Ordering::SeqCst);
+            while bits != 0 {
+                visit(base + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+
     /// Clears everything.
     pub fn clear_all(&self) {
         for word in self.leaves.iter().chain(self.summary) {

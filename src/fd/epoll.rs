@@ -40,20 +40,36 @@ pub fn made(fd: i32) {
 
 /// A descriptor of this epoll is gone.
 pub(super) fn release(record: Record) {
-    let left = registry::release_epoll(record);
-    if left == Left::Here {
-        return;
+    // The channel's epoll first: its index is the record's, which is another's as soon as nobody holds it.
+    let left = registry::release_epoll(record, || leave(record.index));
+    if left == Left::Nowhere {
+        registry::end_epoll(record);
     }
+}
+
+/// This process has no descriptor of epoll `index`.
+fn leave(index: u32) {
     let joined = JOINED
-        .get(record.index as usize)
+        .get(index as usize)
         .map_or(0, |word| word.swap(0, Ordering::AcqRel));
     if let Some(number) = joined.checked_sub(1)
         && let Some(link) = link::numbered(number)
     {
-        epoll_set::release(link, record.index);
+        epoll_set::release(link, index);
     }
-    if left == Left::Nowhere {
-        registry::end_epoll(record);
+}
+
+/// In a forked child, whose registry counts are right again: its epolls of the channel are those that it has descriptors of.
+pub(super) fn adopt_after_fork() {
+    for (index, word) in (0..).zip(&JOINED) {
+        let Some(number) = word.load(Ordering::Acquire).checked_sub(1) else {
+            continue;
+        };
+        if !registry::has_epoll(index) {
+            leave(index);
+        } else if let Some(link) = link::numbered(number) {
+            epoll_set::adopt(link, index);
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Blocking calls hold their object, as a system call holds its file: a close by another thread takes effect when the call
 //! has returned.
 //!
-//! Each such hold stands in a small table, so that a forked child, which has none of those threads, gives them back.
+//! Each such hold stands in a small table, so that a close in a signal handler finds that of the call it interrupted. A
+//! forked child has none of those threads, and none of their holds.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -73,9 +74,11 @@ pub fn give_back_own(entry: Entry) {
     }
 }
 
-/// In a forked child: the calls were the parent's.
+/// In a forked child: the calls were the parent's, and so were their holds.
 pub(super) fn forget_parents() {
     for place in &TABLE {
-        super::release(Entry::unpack(place.swap(0, Ordering::AcqRel)));
+        if place.load(Ordering::Relaxed) != 0 {
+            place.store(0, Ordering::Relaxed);
+        }
     }
 }

@@ -199,29 +199,37 @@ pub fn made_socket(fd: i32) {
     }
 }
 
-/// In a forked child: records that its parent holds are held by it too.
+/// In a forked child: it holds what its table says, no more and no less. Other threads of the parent were in the middle of
+/// opening and closing when it was copied.
 pub fn adopt_after_fork() {
     if table::end() == 0 {
         return;
     }
-    registry::adopt_after_fork();
-    epoll::forget_parents_bell();
-    inflight::forget_parents();
-    if let Some(link) = attach::link() {
-        hold_all(link);
-    }
-}
-
-/// What another thread of the parent accepted between the handler and the fork itself is held by the child as well.
-fn hold_all(link: &Link) {
-    let Some(held) = link.control.held(link.process()) else {
-        return;
-    };
-    table::for_each(0, table::end(), |_, entry| {
-        if let Entry::Socket(handle) = entry
-            && handle.link == link.number()
-        {
-            held.set(handle.object.index);
+    registry::forget_counts();
+    table::for_each(0, table::end(), |fd, entry| {
+        let is_ours = match entry {
+            Entry::Undecided(record) => registry::adopt_socket(record),
+            Entry::Epoll(record) => registry::adopt_epoll(record),
+            Entry::Kernel | Entry::Socket(_) => true,
+        };
+        if !is_ours {
+            // Nothing is released: it was not counted.
+            table::exchange(fd, Entry::Kernel);
         }
     });
+    epoll::adopt_after_fork();
+    epoll::forget_parents_bell();
+    inflight::forget_parents();
+    if let Some(link) = attach::link().filter(|link| !link.is_dead()) {
+        let each = |visit: &mut dyn FnMut(Object)| {
+            table::for_each(0, table::end(), |_, entry| {
+                if let Entry::Socket(handle) = entry
+                    && handle.link == link.number()
+                {
+                    visit(handle.object);
+                }
+            });
+        };
+        close::hold_only(link, &each);
+    }
 }

@@ -35,12 +35,19 @@ struct Holders {
 
 impl Holders {
     fn add(&self, pid: u32) {
-        let free = self.pids.iter().any(|place| {
-            place
-                .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire)
-                .is_ok()
-        });
-        if !free {
+        let add = || {
+            self.pids.iter().any(|place| {
+                place
+                    .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire)
+                    .is_ok()
+            })
+        };
+        if add() {
+            return;
+        }
+        // A place may be that of a child which ended without a word.
+        self.sweep();
+        if !add() {
             self.crowded.store(1, Ordering::Release);
         }
     }
@@ -138,9 +145,18 @@ struct SocketRecord {
     interests: [Interest; INTERESTS],
 }
 
+/// Values of [`EpollRecord::used`].
+mod used {
+    pub(super) const FREE: u32 = 0;
+    /// Somebody is taking or freeing it; a sweep leaves it alone.
+    pub(super) const CHANGING: u32 = 1;
+    pub(super) const TAKEN: u32 = 2;
+}
+
 #[repr(C)]
 #[derive(Debug, Default)]
 struct EpollRecord {
+    /// See [`used`].
     used: AtomicU32,
     generation: AtomicU32,
     /// Kernel descriptors that were added and not deleted; closing one does not lower it.
@@ -230,23 +246,19 @@ fn socket(record: Record) -> Option<&'static SocketRecord> {
 #[must_use]
 pub fn new_socket() -> Option<Record> {
     let region = region()?;
+    // As a routing of this thread: nobody sweeps it before it has a holder, unless this thread is gone.
+    let mine = state::ROUTING | u64::from(thread::id());
     let take = |cell: &SocketRecord| {
         cell.state
-            .compare_exchange(
-                state::FREE,
-                state::UNDECIDED,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            )
+            .compare_exchange(state::FREE, mine, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     };
     // A hint would help little: undecided sockets are few and short-lived.
     let mut found = region.sockets.iter().position(take);
     if found.is_none() {
         for cell in &region.sockets {
-            if cell.holders.sweep() {
-                free_socket(cell);
-            }
+            cell.holders.sweep();
+            free_unheld(cell);
         }
         found = region.sockets.iter().position(take);
     }
@@ -256,13 +268,35 @@ pub fn new_socket() -> Option<Record> {
     region.sockets_end.fetch_max(end, Ordering::AcqRel);
     cell.holders.add(thread::process());
     SOCKET_COUNTS.get(index)?.store(1, Ordering::Relaxed);
+    let generation = cell.generation.load(Ordering::Acquire);
+    cell.state.store(state::UNDECIDED, Ordering::Release);
     Some(Record {
         index: u32::try_from(index).ok()?,
-        generation: cell.generation.load(Ordering::Acquire),
+        generation,
     })
 }
 
-fn free_socket(cell: &SocketRecord) {
+/// Frees the record when nobody holds it. Of two that find it so, one does.
+fn free_unheld(cell: &SocketRecord) {
+    let word = cell.state.load(Ordering::Acquire);
+    let owner = u32::try_from(word & u64::from(u32::MAX)).unwrap_or(0);
+    let is_busy = word & state::KIND == state::ROUTING && process::process_lives(owner);
+    if word == state::FREE || is_busy || !cell.holders.is_empty() {
+        return;
+    }
+    let mine = state::ROUTING | u64::from(thread::id());
+    if cell
+        .state
+        .compare_exchange(word, mine, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        return;
+    }
+    if !cell.holders.is_empty() {
+        // Freed and taken again between our two looks.
+        cell.state.store(word, Ordering::Release);
+        return;
+    }
     for interest in &cell.interests {
         interest.epoll.store(0, Ordering::Relaxed);
     }
@@ -287,7 +321,7 @@ pub fn release_socket(record: Record) {
         && let Some(cell) = socket(record)
         && cell.holders.remove(thread::process())
     {
-        free_socket(cell);
+        free_unheld(cell);
     }
 }
 
@@ -352,6 +386,8 @@ pub fn end_routing(record: Record, decision: Decision) {
         _ => state::UNDECIDED,
     };
     cell.state.store(word, Ordering::Release);
+    // Its last descriptor may have been closed meanwhile.
+    free_unheld(cell);
 }
 
 /// Remembers that the record's twin was added to a kernel epoll (or changed there). False when there is no room: it
@@ -418,15 +454,19 @@ pub fn new_epoll() -> Option<Record> {
     let region = region()?;
     let take = |cell: &EpollRecord| {
         cell.used
-            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(
+                used::FREE,
+                used::CHANGING,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            )
             .is_ok()
     };
     let mut found = region.epolls.iter().position(take);
     if found.is_none() {
-        for cell in &region.epolls {
-            if cell.holders.sweep() {
-                free_epoll(cell);
-            }
+        for (index, cell) in (0..).zip(&region.epolls) {
+            cell.holders.sweep();
+            free_unheld_epoll(region, index, cell);
         }
         found = region.epolls.iter().position(take);
     }
@@ -435,16 +475,50 @@ pub fn new_epoll() -> Option<Record> {
     cell.kernel_items.store(0, Ordering::Relaxed);
     cell.holders.add(thread::process());
     EPOLL_COUNTS.get(index)?.store(1, Ordering::Relaxed);
+    let generation = cell.generation.load(Ordering::Acquire);
+    cell.used.store(used::TAKEN, Ordering::Release);
     Some(Record {
         index: u32::try_from(index).ok()?,
-        generation: cell.generation.load(Ordering::Acquire),
+        generation,
     })
 }
 
-fn free_epoll(cell: &EpollRecord) {
+/// Frees the record when nobody holds it. Of two that find it so, one does.
+fn free_unheld_epoll(region: &Region, index: u32, cell: &EpollRecord) {
+    if !cell.holders.is_empty()
+        || cell
+            .used
+            .compare_exchange(
+                used::TAKEN,
+                used::CHANGING,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            )
+            .is_err()
+    {
+        return;
+    }
+    if !cell.holders.is_empty() {
+        // Freed and taken again between our two looks.
+        cell.used.store(used::TAKEN, Ordering::Release);
+        return;
+    }
+    let end = region.sockets_end.load(Ordering::Acquire) as usize;
+    for socket in region.sockets.iter().take(end) {
+        if socket.state.load(Ordering::Relaxed) == state::FREE {
+            continue;
+        }
+        for interest in &socket.interests {
+            // A registration dies with its epoll.
+            let _ =
+                interest
+                    .epoll
+                    .compare_exchange(index + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
     cell.holders.clear();
     cell.generation.fetch_add(1, Ordering::AcqRel);
-    cell.used.store(0, Ordering::Release);
+    cell.used.store(used::FREE, Ordering::Release);
 }
 
 fn epoll(record: Record) -> Option<&'static EpollRecord> {
@@ -470,15 +544,17 @@ pub enum Left {
     Nowhere,
 }
 
-/// A descriptor of this process does not stand for the epoll any more.
+/// A descriptor of this process does not stand for the epoll any more. `leave` runs with the last one, while the index is
+/// still this process's.
 #[must_use]
-pub fn release_epoll(record: Record) -> Left {
+pub fn release_epoll(record: Record, leave: impl FnOnce()) -> Left {
     let last = EPOLL_COUNTS
         .get(record.index as usize)
         .is_some_and(|count| count.fetch_sub(1, Ordering::AcqRel) == 1);
     if !last {
         return Left::Here;
     }
+    leave();
     match epoll(record) {
         Some(cell) if cell.holders.remove(thread::process()) => Left::Nowhere,
         _ => Left::Elsewhere,
@@ -487,25 +563,9 @@ pub fn release_epoll(record: Record) -> Left {
 
 /// Frees the record of an epoll that nobody holds.
 pub fn end_epoll(record: Record) {
-    let (Some(cell), Some(region)) = (epoll(record), region()) else {
-        return;
-    };
-    let end = region.sockets_end.load(Ordering::Acquire) as usize;
-    for socket in region.sockets.iter().take(end) {
-        if socket.state.load(Ordering::Relaxed) == state::FREE {
-            continue;
-        }
-        for interest in &socket.interests {
-            // A registration dies with its epoll.
-            let _ = interest.epoll.compare_exchange(
-                record.index + 1,
-                0,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
-        }
+    if let (Some(cell), Some(region)) = (epoll(record), region()) {
+        free_unheld_epoll(region, record.index, cell);
     }
-    free_epoll(cell);
 }
 
 /// Counts kernel descriptors in the epoll, up or down, and returns their number.
@@ -519,20 +579,54 @@ pub fn count_kernel_items(record: Record, change: i32) -> u32 {
     before.saturating_add_signed(change)
 }
 
-/// In a forked child: it holds what its parent holds.
-pub fn adopt_after_fork() {
-    let Some(region) = region() else { return };
-    let pid = thread::process();
-    for (count, cell) in SOCKET_COUNTS.iter().zip(&region.sockets) {
-        if count.load(Ordering::Relaxed) > 0 {
-            cell.holders.add(pid);
+/// In a forked child, before [`adopt_socket`] and [`adopt_epoll`]: what other threads of the parent were doing to the counts
+/// is never finished here, so they are made anew.
+pub fn forget_counts() {
+    for count in SOCKET_COUNTS.iter().chain(&EPOLL_COUNTS) {
+        if count.load(Ordering::Relaxed) != 0 {
+            count.store(0, Ordering::Relaxed);
         }
     }
-    for (count, cell) in EPOLL_COUNTS.iter().zip(&region.epolls) {
-        if count.load(Ordering::Relaxed) > 0 {
-            cell.holders.add(pid);
+}
+
+/// In a forked child: a descriptor of it stands for the record. False when the parent closed its own meanwhile, and the
+/// record is another's.
+#[must_use]
+pub fn adopt_socket(record: Record) -> bool {
+    let (Some(cell), Some(count)) = (socket(record), SOCKET_COUNTS.get(record.index as usize))
+    else {
+        return false;
+    };
+    adopt(count, &cell.holders, || socket(record).is_some())
+}
+
+/// As [`adopt_socket`], for an epoll.
+#[must_use]
+pub fn adopt_epoll(record: Record) -> bool {
+    let (Some(cell), Some(count)) = (epoll(record), EPOLL_COUNTS.get(record.index as usize)) else {
+        return false;
+    };
+    adopt(count, &cell.holders, || epoll(record).is_some())
+}
+
+fn adopt(count: &AtomicU32, holders: &Holders, is_it_still: impl Fn() -> bool) -> bool {
+    if count.load(Ordering::Relaxed) == 0 {
+        holders.add(thread::process());
+        if !is_it_still() {
+            holders.remove(thread::process());
+            return false;
         }
     }
+    count.fetch_add(1, Ordering::Relaxed);
+    true
+}
+
+/// Whether a descriptor of this process stands for epoll `index`.
+#[must_use]
+pub fn has_epoll(index: u32) -> bool {
+    EPOLL_COUNTS
+        .get(index as usize)
+        .is_some_and(|count| count.load(Ordering::Relaxed) > 0)
 }
 
 #[cfg(test)]
@@ -624,10 +718,24 @@ mod tests {
         retain_epoll(record);
         assert_eq!(count_kernel_items(record, 2), 2);
         assert_eq!(count_kernel_items(record, -3), 0);
-        assert_eq!(release_epoll(record), Left::Here);
-        assert_eq!(release_epoll(record), Left::Nowhere);
+        assert_eq!(release_epoll(record, || ()), Left::Here);
+        assert_eq!(release_epoll(record, || ()), Left::Nowhere);
         end_epoll(record);
         assert_eq!(epoll(record).map(|_| ()), None);
+    }
+
+    #[test]
+    fn a_child_adopts_what_is_still_there() {
+        let cell = SocketRecord::default();
+        let count = AtomicU32::new(0);
+        assert!(adopt(&count, &cell.holders, || true));
+        assert!(adopt(&count, &cell.holders, || true));
+        assert_eq!(count.load(Ordering::Relaxed), 2);
+        assert!(cell.holders.remove(thread::process()), "held once");
+        let count = AtomicU32::new(0);
+        assert!(!adopt(&count, &cell.holders, || false));
+        assert!(cell.holders.is_empty());
+        assert_eq!(count.load(Ordering::Relaxed), 0);
     }
 
     #[test]
@@ -641,9 +749,61 @@ mod tests {
         holders.add(child.unsigned_abs());
         assert!(!holders.is_empty());
         assert!(holders.sweep());
-        for pid in 1..10 {
-            holders.add(pid);
+        let living = thread::process();
+        for _ in 0..20 {
+            holders.add(child.unsigned_abs());
         }
-        assert!(!holders.remove(1), "a crowded record is never freed");
+        holders.add(living);
+        assert_eq!(
+            holders.crowded.load(Ordering::Relaxed),
+            0,
+            "the dead make room"
+        );
+        assert!(holders.remove(living) || holders.sweep());
+        for _ in 0..10 {
+            holders.add(living);
+        }
+        assert!(!holders.remove(living), "a crowded record is never freed");
+    }
+
+    #[test]
+    fn a_record_that_is_being_taken_is_not_swept() {
+        let cell = SocketRecord::default();
+        let generation = || cell.generation.load(Ordering::Relaxed);
+        // Its taker lives and has not come to say that it holds it.
+        let taker = state::ROUTING | u64::from(thread::process());
+        cell.state.store(taker, Ordering::Relaxed);
+        free_unheld(&cell);
+        assert_eq!(
+            (cell.state.load(Ordering::Relaxed), generation()),
+            (taker, 0)
+        );
+        cell.holders.add(thread::process());
+        cell.state.store(state::UNDECIDED, Ordering::Relaxed);
+        free_unheld(&cell);
+        assert_eq!(cell.state.load(Ordering::Relaxed), state::UNDECIDED);
+        cell.holders.remove(thread::process());
+        free_unheld(&cell);
+        // A second one that found it empty comes too late.
+        free_unheld(&cell);
+        assert_eq!(
+            (cell.state.load(Ordering::Relaxed), generation()),
+            (state::FREE, 1)
+        );
+        cell.state
+            .store(state::ROUTING | 0x7fff_fff0, Ordering::Relaxed);
+        free_unheld(&cell);
+        assert_eq!(generation(), 2, "a taker that is gone takes nothing");
+    }
+
+    #[test]
+    fn a_routing_that_nobody_waits_for_any_more_frees_its_record() {
+        assert!(ensure());
+        let record = new_socket().unwrap();
+        assert!(begin_routing(record));
+        release_socket(record);
+        assert_ne!(decision(record), Decision::Stale, "it is still routed");
+        end_routing(record, Decision::Kernel);
+        assert_eq!(decision(record), Decision::Stale);
     }
 }

@@ -113,6 +113,34 @@ impl LazyWords {
     }
 }
 
+impl LazyWords {
+    /// Makes all words zero, without touching pages that nobody has touched. Nobody else uses them meanwhile.
+    pub fn clear(&self) {
+        const PAGE: usize = 4_096;
+        let base = self.base.load(Ordering::Acquire);
+        if base.is_null() {
+            return;
+        }
+        let Ok(words) = self.words(0) else { return };
+        // The first page holds the count.
+        let (first, rest) = words.split_at(words.len().min(PAGE / 4 - 1));
+        let mut by_hand = [first, rest];
+        if !rest.is_empty() {
+            // SAFETY: one page behind the start of a mapping that is longer than a page.
+            let second = unsafe { base.add(PAGE / 4) };
+            let bytes = size_of_val(rest);
+            let advice = rustix::mm::Advice::LinuxDontNeed;
+            // SAFETY: private anonymous pages of the mapping read as zero afterwards, which is a value of the words.
+            if unsafe { rustix::mm::madvise(second.cast(), bytes, advice) }.is_ok() {
+                by_hand = [first, &[]];
+            }
+        }
+        for word in by_hand.into_iter().flatten() {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Default for LazyWords {
     fn default() -> Self {
         Self::new()
@@ -133,5 +161,19 @@ mod tests {
         words[4].store(9, Ordering::Relaxed);
         let again = lazy.words(70).unwrap();
         assert_eq!((again.len(), again[4].load(Ordering::Relaxed)), (5, 9));
+    }
+
+    #[test]
+    fn cleared_words_are_zero_and_as_many() {
+        for count in [5, 1_023, 1_024, 10_000] {
+            let lazy = LazyWords::new();
+            for word in lazy.words(count).unwrap() {
+                word.store(7, Ordering::Relaxed);
+            }
+            lazy.clear();
+            let words = lazy.words(1).unwrap();
+            assert_eq!(words.len(), count as usize);
+            assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+        }
     }
 }

@@ -60,6 +60,23 @@ fn first_address(config: &Config) -> Ipv4Addr {
         .map_or(Ipv4Addr::UNSPECIFIED, |(address, _)| *address)
 }
 
+/// Receive descriptors of a port. A ring that the kernel fills for a thread which may have to wait for its CPU must hold
+/// what comes meanwhile, a request of each of a thousand clients: a lost one costs its client 200 ms. It takes no buffers
+/// of ours to be longer.
+fn rx_entries(port: &PortSelector, wanted: u32) -> u32 {
+    match port {
+        PortSelector::Vdev(vdev)
+            if vdev.starts_with("net_af_packet") || vdev.starts_with("net_af_xdp") =>
+        {
+            wanted.max(KERNEL_RING_ENTRIES)
+        }
+        _ => wanted,
+    }
+}
+
+/// As many as af_xdp puts into its fill ring.
+const KERNEL_RING_ENTRIES: u32 = 2_048;
+
 fn plugin(port: PortSelector, config: &Config, cpu: u32) -> Result<Box<dyn Device>, String> {
     let dpdk = &config.dpdk;
     let megabytes = |list: &Option<Vec<u32>>| {
@@ -70,7 +87,7 @@ fn plugin(port: PortSelector, config: &Config, cpu: u32) -> Result<Box<dyn Devic
     };
     let mut wanted = PluginConfig::new(port, format!("knet-{}", std::process::id()));
     wanted.mtu = usize::from(config.network.mtu);
-    wanted.rx_ring_entries = u32::from(dpdk.rx_descriptors);
+    wanted.rx_ring_entries = rx_entries(&wanted.port, u32::from(dpdk.rx_descriptors));
     wanted.tx_ring_entries = u32::from(dpdk.tx_descriptors);
     wanted.pool_mbufs = dpdk.mbufs;
     wanted.mac = config.network.mac;
@@ -154,3 +171,20 @@ pub(super) fn stack(config: &Config, device: &dyn Device, secret: [u8; 16]) -> S
 const SYN_RETRIES: u8 = 6;
 /// What Linux `net.ipv4.tcp_retries2` = 15 comes to.
 const USER_TIMEOUT: core::time::Duration = core::time::Duration::from_millis(924_600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_that_the_kernel_fills_are_long() {
+        let entries = |vdev: &str, wanted| rx_entries(&PortSelector::Vdev(vdev.to_owned()), wanted);
+        assert_eq!(entries("net_af_xdp0,iface=v0", 256), 2_048);
+        assert_eq!(entries("net_af_packet0,iface=v0", 4_096), 4_096);
+        assert_eq!(entries("net_vhost0,iface=s", 256), 256);
+        assert_eq!(
+            rx_entries(&PortSelector::Bdf("0000:04:00.0".to_owned()), 256),
+            256
+        );
+    }
+}

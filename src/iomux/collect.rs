@@ -5,8 +5,10 @@ use crate::attach::{Link, Object};
 use crate::channel::cell::{Item, ObjectCell};
 use crate::channel::sync::Ordering;
 use crate::ffi::wait::EpollEvent;
+use crate::readiness;
 use crate::socket::interest::{self, Interest};
 use crate::socket::state;
+use crate::waiter;
 
 /// Reported items that are also in the kernel epoll, as far as remembered.
 const TWINS_MAX: usize = 8;
@@ -40,6 +42,7 @@ pub(super) fn collect(
 ) -> (Collected, u32) {
     let mut found = Collected::default();
     let mut next = from;
+    let mut leaves_some = false;
     let (Some(ready), Ok(word)) = (link.control.ready(epoll), interest::epoll_word(link, epoll))
     else {
         return (found, next);
@@ -47,6 +50,7 @@ pub(super) fn collect(
     ready.take(from, |index| {
         let room = events.get_mut(found.count..).unwrap_or(&mut []);
         if room.is_empty() {
+            leaves_some = true;
             return false;
         }
         let Some(object) = Object::at(link, index) else {
@@ -79,6 +83,7 @@ pub(super) fn collect(
         if !is_watched {
             interest::unwatch(link, object, epoll);
         }
+        leaves_some |= is_full || stays;
         if is_full {
             return false;
         }
@@ -91,6 +96,9 @@ pub(super) fn collect(
         }
         true
     });
+    if leaves_some {
+        readiness::wake_one_of_epoll(&link.control, epoll, |slot| waiter::wake(link, slot));
+    }
     (found, next)
 }
 

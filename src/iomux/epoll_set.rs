@@ -80,6 +80,11 @@ pub fn hold(link: &Link, epoll: u32) {
     if let Some(count) = descriptors(link, epoll) {
         count.fetch_add(1, PrivateOrdering::Relaxed);
     }
+    adopt(link, epoll);
+}
+
+/// This process holds `epoll`, whose descriptors are counted already (a forked child's are).
+pub fn adopt(link: &Link, epoll: u32) {
     let newly = link
         .control
         .process(link.process())
@@ -122,8 +127,13 @@ pub fn release(link: &Link, epoll: u32) {
     if !last || !process.epolls.remove(epoll) {
         return;
     }
-    if cell.used.load(Ordering::Acquire) > 1 {
-        cell.used.fetch_sub(1, Ordering::AcqRel);
+    // One of two processes that leave at the same time is the last, and clears up before the index is free.
+    let leave = |used: u32| (used > 1).then(|| used - 1);
+    if cell
+        .used
+        .fetch_update(Ordering::AcqRel, Ordering::Acquire, leave)
+        .is_ok()
+    {
         return;
     }
     cell.generation.fetch_add(1, Ordering::AcqRel);

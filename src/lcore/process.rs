@@ -69,10 +69,8 @@ impl Family {
         if user >> 32 != u64::from(pid) {
             return false;
         }
-        cell.sleeping.store(0, Ordering::SeqCst);
-        cell.depth.store(0, Ordering::SeqCst);
-        cell.generation.fetch_add(1, Ordering::SeqCst);
-        // A sibling that found the thread dead may have been quicker.
+        // A sibling that found the thread dead may have been quicker, and sleep already: nothing else of the cell is ours
+        // to write. Who takes it next makes it new.
         cell.user
             .compare_exchange(user, 0, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
@@ -117,6 +115,8 @@ fn free_cell(control: &Control, cell: u32, released: &mut Vec<u32>) {
             });
         if left == Ok(1) {
             it.generation.fetch_add(1, Ordering::SeqCst);
+            it.kernel_items.store(0, Ordering::SeqCst);
+            it.cursor.store(0, Ordering::SeqCst);
             it.slots.clear();
             if let Some(ready) = control.ready(epoll) {
                 ready.clear_all();

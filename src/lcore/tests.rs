@@ -175,6 +175,28 @@ fn a_kicked_slot_is_woken_and_one_without_a_descriptor_later() {
 }
 
 #[test]
+fn only_the_user_of_a_dead_threads_slot_is_written() {
+    let mut lab = Lab::new();
+    lab.turns(2);
+    let dead = 1_000 << 32 | 1_002;
+    {
+        // A sibling that takes the slot at the same time may sleep in it already.
+        let slot = lab.server.segments.control.slot(3).unwrap();
+        slot.user.store(dead, Ordering::SeqCst);
+        slot.sleeping.store(1, Ordering::SeqCst);
+    }
+    lab.server.mailbox.post(Mail::ProcessGone {
+        owner: OWNER,
+        cell: 0,
+        pid: 1_000,
+    });
+    lab.turns(2);
+    let slot = lab.server.segments.control.slot(3).unwrap();
+    assert_eq!(slot.user.load(Ordering::SeqCst), 0);
+    assert_eq!(slot.sleeping.load(Ordering::SeqCst), 1);
+}
+
+#[test]
 fn a_refused_connect_says_so() {
     let mut lab = Lab::new();
     let out = lab.client.program.claim();

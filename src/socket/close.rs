@@ -105,6 +105,91 @@ pub fn release(link: &Link, object: Object) {
     {
         interest::forget_object(link, object);
     }
+    unlisten(link, object);
     hold::drop_bit(link, object);
     link.ring(object.index);
+}
+
+/// The last close of a listener waits until the host listens no more, as close(2) of Linux has freed the port when it returns:
+/// a connect is refused at once, and the next listen finds the port free.
+fn unlisten(link: &Link, object: Object) {
+    let Some(cell) = object.cell(link) else {
+        return;
+    };
+    let listens = || cell.host.kind.load(Ordering::Acquire) == kind::LISTENER;
+    if !listens() || hold::is_held_elsewhere(link, object) {
+        return;
+    }
+    cell.write.shut.fetch_or(shut::READ, Ordering::SeqCst);
+    link.ring(object.index);
+    let deadline = monotonic() + UNLISTEN_WAIT;
+    // A host that is stopped, or a handler that came between: the port is freed a little later then.
+    let _ = state::until(link, object, None, Some(deadline), &mut || {
+        !listens() || link.is_dead()
+    });
+}
+
+/// A host answers within a turn; one that is stopped must not hold a close up.
+const UNLISTEN_WAIT: Duration = Duration::from_millis(200);
+
+/// In a forked child: it holds the objects that `each` visits, once for each time, and lets go of every other one that was
+/// its parent's.
+pub fn hold_only(link: &Link, each: &dyn Fn(&mut dyn FnMut(Object))) {
+    hold::forget_counts(link);
+    each(&mut |object| {
+        // Without memory for the counts the parent had none either.
+        let _ = hold::add(link, object);
+    });
+    hold::for_each_idle(link, |object| {
+        hold::drop_bit(link, object);
+        link.ring(object.index);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::fake::Fake;
+
+    #[test]
+    fn a_child_holds_what_it_has_descriptors_of() {
+        let fake = Fake::new();
+        let link = fake.link;
+        let held = |object: Object| link.control.held(0).unwrap().has(object.index);
+        let [twice, closed, opened, closing] = [1, 2, 700, 3_000].map(|index| fake.stream(index));
+        hold::add(link, twice).unwrap();
+        // Another thread of the parent has closed it, but the child's map was copied before; or it was about to.
+        link.control.held(0).unwrap().set(closed.index);
+        hold::add(link, closing).unwrap();
+        // Accepted behind the copy.
+        hold::add(link, opened).unwrap();
+        hold::drop_bit(link, opened);
+        let descriptors = [twice, opened, twice];
+        hold_only(link, &|visit| descriptors.into_iter().for_each(visit));
+        assert_eq!(
+            [twice, closed, opened, closing].map(held),
+            [true, false, true, false]
+        );
+        let rung = fake.bells(0);
+        assert_eq!(rung, [closed.index, closing.index], "the host must look");
+        release(link, twice);
+        assert!(held(twice));
+        release(link, twice);
+        release(link, opened);
+        assert!(!held(twice) && !held(opened));
+    }
+
+    #[test]
+    fn a_child_without_a_share_lets_go_of_nothing_of_its_parents() {
+        let fake = Fake::new();
+        let object = fake.stream(1);
+        hold::add(fake.link, object).unwrap();
+        // As after a fork that found no process cell, or no descriptor for a socket of the child.
+        fake.link.disown();
+        release(fake.link, object);
+        assert!(fake.link.control.held(0).unwrap().has(object.index));
+        assert!(fake.link.control.process(fake.link.process()).is_none());
+        assert!(hold::add(fake.link, object).is_err());
+        assert_eq!(fake.link.control_socket(), -1);
+    }
 }

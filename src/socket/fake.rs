@@ -255,6 +255,14 @@ impl Fake {
         })
     }
 
+    /// Messages that came on the control socket, taken out of it.
+    pub(crate) fn messages(&self) -> usize {
+        let socket = self.control_socket.as_ref().unwrap();
+        let flags = rustix::net::RecvFlags::DONTWAIT;
+        let mut bytes = [0; 4_096];
+        core::iter::from_fn(|| rustix::net::recv(socket, &mut bytes, flags).ok()).count()
+    }
+
     /// The host process is gone.
     pub(crate) fn die(&mut self) {
         self.control_socket = None;

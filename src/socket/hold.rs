@@ -52,6 +52,27 @@ pub fn drop_bit(link: &Link, object: Object) {
     }
 }
 
+/// Forgets all counts (in a forked child, whose parent's other threads were changing them).
+pub fn forget_counts(link: &Link) {
+    if let Some(words) = COUNTS.get(link.number() as usize) {
+        words.clear();
+    }
+}
+
+/// Visits the objects that this process holds without a descriptor.
+pub fn for_each_idle(link: &Link, mut visit: impl FnMut(Object)) {
+    let Some(held) = link.control.held(link.process()) else {
+        return;
+    };
+    held.for_each(|index| {
+        if let Some(object) = Object::at(link, index)
+            && descriptors(link, object) == 0
+        {
+            visit(object);
+        }
+    });
+}
+
 /// Descriptors of this process that refer to `object`.
 #[must_use]
 pub fn descriptors(link: &Link, object: Object) -> u32 {

@@ -4,6 +4,7 @@
 //! ends, so its slot and eventfd go to the next thread of the process that needs one.
 
 use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -14,6 +15,7 @@ use crate::channel::cell::SlotCell;
 use crate::channel::layout::SLOTS;
 use crate::errno::Result;
 use crate::ffi::{descriptor, process};
+use crate::time::monotonic;
 use crate::{readiness, thread};
 
 /// Per link and slot: the process (bits 32 to 63) and the eventfd + 1; 0 = none.
@@ -93,45 +95,77 @@ fn user(process: u32, thread: u32) -> u64 {
     u64::from(process) << 32 | u64::from(thread)
 }
 
+/// While this lies in the future (nanoseconds of the monotonic clock) no slot is looked for: all were taken, and finding
+/// that out asks the kernel about each of their threads.
+static FULL_UNTIL: [AtomicU64; NUMBERS] = [const { AtomicU64::new(0) }; NUMBERS];
+/// How long an empty pool is believed to stay empty.
+const FULL_FOR: Duration = Duration::from_millis(50);
+
 fn claim(link: &Link, me: u64) -> Option<(u32, &SlotCell)> {
-    let cells = || (0..SLOTS).filter_map(|index| Some((index, link.control.slot(index)?)));
-    // A dead thread's of this process first: its eventfd is there and known to the host.
-    let inherited = cells()
-        .filter(|(index, _)| known_eventfd(link, *index).is_some())
-        .find(|(_, cell)| take_from_dead(cell, me));
-    let found = inherited
-        .or_else(|| {
-            cells().find(|(_, cell)| {
-                cell.user
-                    .compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok()
-            })
-        })
-        .or_else(|| cells().find(|(_, cell)| take_from_dead(cell, me)))?;
-    let (_, cell) = found;
+    let full_until = FULL_UNTIL.get(link.number() as usize)?;
+    let now = monotonic();
+    if now.nanos() < full_until.load(Ordering::Relaxed) {
+        return None;
+    }
+    let found = find(link, me);
+    let Some((index, cell, before)) = found else {
+        full_until.store((now + FULL_FOR).nanos(), Ordering::Relaxed);
+        return None;
+    };
+    if before >> 32 != me >> 32 {
+        // It was in other hands: the host has another eventfd for it, or none.
+        drop_eventfd(link, index);
+    }
     cell.generation.fetch_add(1, Ordering::Relaxed);
     cell.depth.store(0, Ordering::Relaxed);
     cell.sleeping.store(0, Ordering::SeqCst);
-    Some(found)
+    Some((index, cell))
 }
 
-fn take_from_dead(cell: &SlotCell, me: u64) -> bool {
+/// A slot that is ours from now on, and its user before.
+fn find(link: &Link, me: u64) -> Option<(u32, &SlotCell, u64)> {
+    let cells = || (0..SLOTS).filter_map(|index| Some((index, link.control.slot(index)?)));
+    let from_dead = |(index, cell)| Some((index, cell, take_from_dead(cell, me)?));
+    // A dead thread's of this process first: its eventfd is there and known to the host.
+    cells()
+        .filter(|(index, _)| known_eventfd(link, *index).is_some())
+        .find_map(from_dead)
+        .or_else(|| {
+            cells()
+                .find(|(_, cell)| {
+                    cell.user
+                        .compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed)
+                        .is_ok()
+                })
+                .map(|(index, cell)| (index, cell, 0))
+        })
+        .or_else(|| cells().find_map(from_dead))
+}
+
+/// Takes a slot whose user is gone; returns that user.
+fn take_from_dead(cell: &SlotCell, me: u64) -> Option<u64> {
     let old = cell.user.load(Ordering::Relaxed);
-    let (Ok(process), Ok(thread)) = (u32::try_from(old >> 32), u32::try_from(old & 0xffff_ffff))
-    else {
-        return false;
-    };
+    let process = u32::try_from(old >> 32).ok()?;
+    let thread = u32::try_from(old & 0xffff_ffff).ok()?;
     if old != 0 && (old == me || process::thread_lives(process, thread)) {
-        return false;
+        return None;
     }
-    let taken = cell
-        .user
+    cell.user
         .compare_exchange(old, me, Ordering::AcqRel, Ordering::Relaxed)
-        .is_ok();
-    if taken && old != 0 {
+        .ok()?;
+    if old != 0 {
         COUNTERS.slots_taken_over.raise();
     }
-    taken
+    Some(old)
+}
+
+/// Closes the eventfd that this process had for `slot`.
+fn drop_eventfd(link: &Link, slot: u32) {
+    let known = known_eventfd(link, slot);
+    if let (Some(fd), Some(entry)) = (known, entry(link, slot)) {
+        entry.store(0, Ordering::Relaxed);
+        descriptor::close(fd);
+    }
 }
 
 /// Makes an eventfd at an internal number and tells it to the host.

@@ -1382,6 +1382,7 @@ tests = [
     ("readv", fd, None, 1), ("writev", fd, None, 1), ]
 """
     code = code.replace("tests = [", "EP = libc.epoll_create1(0)\nlibc.fcntl(lfd, 4, 0o4000)\ntests = [") + r"""
+assert select.select([c], [], [], 10)[0]
 for test in tests:
     say(test[0], *call(*test[:]).__repr__().split())
 c.setblocking(True)

@@ -1,5 +1,6 @@
 """The laboratory as seen by the application tests: one lab, servers in it, sockets on the kernel client's side."""
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -49,6 +50,17 @@ def wait_for(what, condition, seconds=10.0):
         time.sleep(0.02)
 
 
+# Labs that are up: taken down also when a test's set-up fails or the run is told to end.
+_up = []
+
+
+@atexit.register
+def take_down():
+    for lab in list(_up):
+        with contextlib.suppress(subprocess.SubprocessError, OSError):
+            lab.close()
+
+
 class Lab:
     """A lab of its own name, so that two test runs side by side do not meet."""
 
@@ -58,6 +70,7 @@ class Lab:
         self.work = tempfile.mkdtemp(prefix="knet-test-")
         self.processes = []
         extra = [part for key, value in options.items() for part in (f"--{key}", str(value))]
+        _up.append(self)
         self.run("up", "--device", device, *extra)
         self.state = os.path.join(
             os.environ.get("KNET_LAB_DIR")
@@ -146,6 +159,7 @@ class Lab:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+        _up.remove(self)
         self.run("down")
         shutil.rmtree(self.work, ignore_errors=True)
 
@@ -163,6 +177,7 @@ def main(prefix, cases, setup, teardown):
     """Runs the cases in order, prints PASS, FAIL or SKIP for each, and leaves nothing running."""
     wanted = sys.argv[1:]
     failed = 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     context = setup()
     try:
         for case in cases:
@@ -177,7 +192,7 @@ def main(prefix, cases, setup, teardown):
                 else:
                     print(f"PASS {prefix}::{name} ({time.monotonic() - begin:.1f} s)", flush=True)
             except BaseException as error:
-                if isinstance(error, KeyboardInterrupt):
+                if isinstance(error, (KeyboardInterrupt, SystemExit)):
                     raise
                 failed += 1
                 print(f"FAIL {prefix}::{name}: {error!r}", flush=True)

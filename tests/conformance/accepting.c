@@ -300,3 +300,15 @@ CASE(a_wildcard_listener_answers_on_loopback_and_on_our_address)
         if (n % 2 == 0) atomic_fetch_add(&shared->connections, 1);
     }
 }
+
+CASE(a_closed_listener_frees_its_port_at_once)
+{
+    for (int n = 0; n < 300; n++) {
+        OK(close(listener_at(port, 4)));
+        if (n % 10 == 0) {
+            int client = tcp(0);
+            FAILS(try_connect(client, own, port), ECONNREFUSED);
+            OK(close(client));
+        }
+    }
+}

@@ -123,6 +123,36 @@ fn level_triggered_reports_as_long_as_it_is_true() {
 }
 
 #[test]
+fn who_leaves_ready_objects_behind_wakes_one_sleeper() {
+    let set = set();
+    let cell = set.link.control.epoll(set.epoll).unwrap();
+    let sleeping = |slot: u32| &set.link.control.slot(slot).unwrap().sleeping;
+    let asleep = || {
+        for slot in [40, 41] {
+            cell.slots.add(slot);
+            sleeping(slot).store(1, Ordering::SeqCst);
+        }
+    };
+    let awake = || [40, 41].map(|slot| sleeping(slot).load(Ordering::SeqCst) == 0);
+    let edges = [set.fake.stream(1), set.fake.stream(2)];
+    for object in edges {
+        set.watch(object, IN | flag::ET, u64::from(object.index));
+        set.fake.receive(object, b"x");
+    }
+    asleep();
+    assert_eq!(set.look(1).len(), 1);
+    assert_eq!(awake(), [true, false], "one object is left for one sleeper");
+    asleep();
+    assert_eq!(set.look(1).len(), 1);
+    assert_eq!(set.look(1), []);
+    assert_eq!(awake(), [false, false], "nothing is left");
+    set.watch(set.fake.stream(3), OUT, 3);
+    asleep();
+    assert_eq!(set.look(8), [(3, OUT)]);
+    assert_eq!(awake(), [true, false], "level-triggered: it is ready still");
+}
+
+#[test]
 fn an_edge_is_reported_once_with_all_that_is_true() {
     let set = set();
     let object = set.fake.stream(1);

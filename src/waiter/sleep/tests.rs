@@ -46,16 +46,64 @@ fn a_thread_keeps_its_slot_and_a_dead_ones_goes_to_the_next() {
     assert_eq!(cell.generation.load(ChannelOrdering::Relaxed), 2);
 }
 
+/// The leader of this process, which lives as long as the test, takes all slots but `except`.
+fn take_all_slots(link: &Link, except: Option<u32>) {
+    let us = u64::from(thread::process()) << 32 | u64::from(thread::process());
+    for index in (0..SLOTS).filter(|index| Some(*index) != except) {
+        let user = &link.control.slot(index).unwrap().user;
+        user.store(us, ChannelOrdering::Relaxed);
+    }
+}
+
+#[test]
+fn a_slot_that_was_in_other_hands_tells_the_host_its_eventfd_again() {
+    let fake = Fake::new();
+    let object = fake.stream(1);
+    let link = fake.link;
+    let sleep_elsewhere = || {
+        let slot = std::thread::spawn(move || {
+            sleep_shortly(link, object);
+            thread::slot()
+        });
+        slot.join().unwrap()
+    };
+    let slot = sleep_elsewhere().unwrap();
+    assert_eq!(fake.messages(), 1);
+    take_all_slots(link, Some(slot));
+    // Another process had it meanwhile, and died; then the host freed it.
+    let nobody: u64 = 0x7fff_fff0 << 32 | 5;
+    for user in [nobody, 0] {
+        let cell = link.control.slot(slot).unwrap();
+        cell.user.store(user, ChannelOrdering::Relaxed);
+        assert_eq!(sleep_elsewhere(), Some(slot));
+        assert_eq!(fake.messages(), 1);
+    }
+}
+
+#[test]
+fn an_empty_pool_is_not_searched_at_each_sleep() {
+    let fake = Fake::new();
+    let link = fake.link;
+    take_all_slots(link, None);
+    assert!(Slot::take(link).is_none());
+    link.control
+        .slot(7)
+        .unwrap()
+        .user
+        .store(0, ChannelOrdering::Relaxed);
+    let mut searches = 0;
+    while Slot::take(link).is_none() {
+        searches += 1;
+    }
+    assert_ne!(searches, 0);
+    assert_eq!(thread::slot(), Some(7));
+}
+
 #[test]
 fn an_empty_pool_means_looking_every_millisecond() {
     let fake = Fake::new();
     let object = fake.stream(1);
-    let us = u64::from(thread::process()) << 32 | u64::from(thread::process());
-    for index in 0..SLOTS {
-        // The leader of this process lives as long as the test.
-        let user = &fake.link.control.slot(index).unwrap().user;
-        user.store(us, ChannelOrdering::Relaxed);
-    }
+    take_all_slots(fake.link, None);
     let before = COUNTERS.waits_sliced_no_slot.value();
     assert_eq!(sleep_shortly(fake.link, object), Wake::Timeout);
     assert!(COUNTERS.waits_sliced_no_slot.value() > before);
