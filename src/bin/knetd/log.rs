@@ -4,9 +4,11 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
+use knet::stack::rate_limit::RateLimit;
 use knet::telemetry::{Level, log};
+use knet::time::monotonic;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 /// Opens the log. Whatever fails, the host runs: a private one then without a log.
@@ -41,9 +43,13 @@ pub(crate) fn open(private: bool) {
     }
     log::set_threshold(Level::Info);
     log::set_sink(line);
-    std::panic::set_hook(Box::new(|panic| {
-        // One line: the lcore's own follows, and its programs learn it.
-        knet::error!("event=panic at=\"{panic}\"");
+    let limit = Mutex::new(RateLimit::new(1, 16));
+    std::panic::set_hook(Box::new(move |panic| {
+        // One line: the lcore's own follows, and its programs learn it. A flow's panic is caught, and may come again.
+        let mut limit = limit.lock().unwrap_or_else(PoisonError::into_inner);
+        if limit.allow(monotonic()) {
+            knet::error!("event=panic at=\"{panic}\"");
+        }
     }));
 }
 
