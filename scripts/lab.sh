@@ -91,8 +91,22 @@ ends() { # NAMESPACE: end every process in it, by pid
   kill -KILL $pids 2>/dev/null || true
 }
 
+members() { # who runs under the shim in a lab without namespaces, hosts included: only they have its run folders
+  grep -lzs "^KNET_RUN_DIR=$state/run-[sc]$" /proc/[0-9]*/environ | cut -d/ -f3 || true
+}
+
 down() {
-  if [ "$(cat "$state/device" 2>/dev/null)" != unix ]; then
+  local pids
+  if [ "$(cat "$state/device" 2>/dev/null)" = unix ]; then
+    for signal in TERM KILL; do
+      pids=$(members)
+      [ -z "$pids" ] || kill -"$signal" $pids 2>/dev/null || true
+      for _ in 1 2 3 4 5 6 7 8 9 10; do
+        [ -n "$(members)" ] || break
+        sleep 0.1
+      done
+    done
+  else
     for ns in "$server_ns" "$client_ns"; do
       if [ -e "/run/netns/$ns" ]; then
         ends "$ns"
@@ -107,7 +121,10 @@ case $verb in
 up)
   case $device in af_packet|af_xdp|vhost|unix) ;; *) die "no device '$device': af_packet, af_xdp, vhost or unix" ;; esac
   [ ! -e "$state" ] || die "lab '$name' is up already: scripts/lab.sh down --name $name"
-  mkdir -p "$base"; chmod 700 "$base"
+  mkdir -p "$base"
+  # In /tmp anybody could have made it first.
+  [ -O "$base" ] && [ ! -L "$base" ] || die "$base is not this user's own folder"
+  chmod 700 "$base"
   mkdir "$state" "$state/run-s" "$state/run-c"
   echo "$device" >"$state/device"
   if [ "$device" != unix ]; then
@@ -153,9 +170,17 @@ server)
   if [ "$kernel" = 1 ]; then
     case $device in vhost|unix) die "a $device lab has no kernel path" ;; esac
     ip -n "$server_ns" addr replace 10.77.0.1/24 dev veth0
+    # The address leaves with the server, however it ends: under the shim nobody could have it otherwise.
+    trap 'ip -n "$server_ns" addr del 10.77.0.1/24 dev veth0 2>/dev/null || true' EXIT
+    ip netns exec "$server_ns" "$@" <&0 &
+    server=$!
+    trap 'kill -TERM "$server" 2>/dev/null || true' INT TERM HUP
     status=0
-    ip netns exec "$server_ns" "$@" || status=$?
-    ip -n "$server_ns" addr del 10.77.0.1/24 dev veth0 2>/dev/null || true
+    while true; do
+      status=0
+      wait "$server" || status=$?
+      kill -0 "$server" 2>/dev/null || break
+    done
     exit $status
   fi
   if [ "$device" != unix ] && ip -n "$server_ns" addr show dev veth0 2>/dev/null | grep -q 10.77.0.1; then

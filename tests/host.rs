@@ -422,7 +422,8 @@ fn a_killed_host_hangs_up_and_leaves_no_stale_socket_behind() {
     assert!(knetd::receive(attached.socket.as_fd()).is_none());
     assert!(path.exists(), "kill -9 removes nothing");
     let (knetd, control) = Knetd::private(&folder, "run");
-    Attached::attach(control, &conf);
+    // Kept: without a client it would end at once.
+    let _attached = Attached::attach(control, &conf);
     assert_eq!(knetd.socket(), Some(path.clone()));
     knetd::connect(&path).unwrap();
 }

@@ -190,6 +190,32 @@ pub struct Buffers {
     pub receive_max: u32,
 }
 
+/// A ring of a connection holds at least this (design D1), where `max_recvbuf` and `max_sendbuf` allow it.
+const RING_BYTES_MIN: u32 = 256 << 10;
+/// Larger rings would not pay: the window beyond this is a matter of long fat pipes.
+const RING_BYTES_MAX: u32 = 4 << 20;
+
+impl Buffers {
+    /// Bytes of a connection that may be unacknowledged at a time, besides those in its rings.
+    pub const UNACKNOWLEDGED: u32 = 256 << 10;
+
+    /// Bytes of a connection's receive ring.
+    #[must_use]
+    pub fn receive_ring(&self) -> u32 {
+        ring(self.receive_default, self.receive_max)
+    }
+
+    /// Bytes of a connection's transmit ring.
+    #[must_use]
+    pub fn send_ring(&self) -> u32 {
+        ring(self.send_default, self.send_max)
+    }
+}
+
+fn ring(default: u32, max: u32) -> u32 {
+    default.max(RING_BYTES_MIN).min(max).min(RING_BYTES_MAX)
+}
+
 /// `dpdk`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dpdk {

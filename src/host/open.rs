@@ -2,7 +2,7 @@
 
 use core::net::Ipv4Addr;
 
-use crate::config::{Config, PortChoice, Vdev, VdevArgs};
+use crate::config::{Buffers, Config, PortChoice, Vdev, VdevArgs};
 use crate::device::plugin::{PluginConfig, PluginDevice, PortSelector, vdev_for_netdev};
 use crate::device::{Device, open_builtin};
 use crate::preflight::install::Places;
@@ -162,7 +162,7 @@ pub(super) fn stack(config: &Config, device: &dyn Device, secret: [u8; 16]) -> S
         user_timeout: USER_TIMEOUT,
         orphan_timeout: config.linger_max,
         ephemeral_ports: config.tcp.ephemeral_ports,
-        tx_buffer_bytes: TX_BUFFER_BYTES,
+        tx_buffer_bytes: Buffers::UNACKNOWLEDGED as usize,
         secret,
     }
 }
@@ -171,8 +171,6 @@ pub(super) fn stack(config: &Config, device: &dyn Device, secret: [u8; 16]) -> S
 const SYN_RETRIES: u8 = 6;
 /// What Linux `net.ipv4.tcp_retries2` = 15 comes to.
 const USER_TIMEOUT: core::time::Duration = core::time::Duration::from_millis(924_600);
-/// smoltcp's own send buffer of a flow: what may be unacknowledged at a time.
-const TX_BUFFER_BYTES: usize = 256 << 10;
 
 #[cfg(test)]
 mod tests {

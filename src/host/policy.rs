@@ -6,25 +6,13 @@ use crate::channel::layout::Layout;
 use crate::channel::policy::{ADDRESSES_MAX, PORT_RANGES_MAX, PolicyPage, policy_flag};
 use crate::config::{Config, OnError, OnHostLost, Policy};
 
-/// A receive ring holds at least this (design D1), where `max_recvbuf` allows it.
-const RX_RING_BYTES_MIN: u32 = 256 << 10;
-/// The same for a transmit ring and `max_sendbuf`.
-const TX_RING_BYTES_MIN: u32 = 256 << 10;
-/// Larger rings would not pay: the window beyond this is a matter of long fat pipes.
-const RING_BYTES_MAX: u32 = 4 << 20;
-
 /// The layout of a family's channel.
 pub(super) fn layout(config: &Config) -> Layout {
     let buffers = config.buffers;
-    let ring = |default: u32, min: u32, max: u32| default.max(min).min(max).min(RING_BYTES_MAX);
     Layout::for_flows(
         config.tcp.max_connections,
-        ring(
-            buffers.receive_default,
-            RX_RING_BYTES_MIN,
-            buffers.receive_max,
-        ),
-        ring(buffers.send_default, TX_RING_BYTES_MIN, buffers.send_max),
+        buffers.receive_ring(),
+        buffers.send_ring(),
     )
 }
 

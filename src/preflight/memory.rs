@@ -1,7 +1,7 @@
 //! Memory needed against memory there is.
 
 use super::{Machine, Report, needs_dpdk};
-use crate::config::Config;
+use crate::config::{Buffers, Config};
 
 const MEBIBYTE: u64 = 1 << 20;
 /// A packet buffer of 2 KiB with its header and its share of the pool.
@@ -24,6 +24,11 @@ pub(super) fn check(config: &Config, machine: &Machine, report: &mut Report) {
     let in_hugepages = needs_dpdk(config) && hugepages >= pool && pool > 0;
     let ordinary = HOST_BYTES + if in_hugepages { 0 } else { pool };
     let connections = u64::from(config.tcp.max_connections) * CONNECTION_BYTES;
+    let buffers = config.buffers;
+    let full = u64::from(config.tcp.max_connections)
+        * (u64::from(buffers.receive_ring())
+            + u64::from(buffers.send_ring())
+            + u64::from(Buffers::UNACKNOWLEDGED));
     if let Some(available) = machine.memory_available {
         if ordinary > available {
             let what = format!("{} needed, {} available", show(ordinary), show(available));
@@ -38,9 +43,11 @@ pub(super) fn check(config: &Config, machine: &Machine, report: &mut Report) {
             report.warning("memory", what, "lower proto_stack.max_tcpcb, or add memory");
         } else {
             let what = format!(
-                "{} for the host, up to {} for connections, {} available",
+                "{} for the host, {} for {} connections with short messages, {} with all their buffers full, {} available",
                 show(ordinary),
                 show(connections),
+                config.tcp.max_connections,
+                show(full),
                 show(available)
             );
             report.info("memory", what, "");

@@ -490,3 +490,16 @@ fn the_worst_comes_first() {
     assert!(findings.is_sorted_by_key(|finding| finding.severity));
     assert_eq!(findings[0].severity, Severity::Error);
 }
+
+#[test]
+fn what_full_buffers_take_is_told() {
+    let infos = lines(&config(BDF, ""), &machine(), Severity::Info);
+    // Two rings of 256 KiB, and 256 KiB that may be unacknowledged.
+    assert!(
+        infos
+            .iter()
+            .any(|line| line.contains("96 MiB for 4096 connections")
+                && line.contains("3072 MiB with all their buffers full")),
+        "{infos:?}"
+    );
+}

@@ -3,9 +3,12 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
-use std::sync::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
+use knet::stack::rate_limit::RateLimit;
 use knet::telemetry::{Level, log};
+use knet::time::monotonic;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 /// Opens the log. Whatever fails, the host runs: a private one then without a log.
@@ -19,7 +22,7 @@ pub(crate) fn open(private: bool) {
             }
         },
         (None, false) => (BoxMakeWriter::new(io::stderr), true),
-        (None, true) => match SystemLog::connect() {
+        (None, true) => match SystemLog::connect(Path::new(SYSTEM_LOG)) {
             Ok(system) => (BoxMakeWriter::new(Mutex::new(system)), false),
             // No log daemon here (a container): stderr is /dev/null, and the program is told its faults.
             Err(_) => (BoxMakeWriter::new(io::stderr), true),
@@ -40,9 +43,13 @@ pub(crate) fn open(private: bool) {
     }
     log::set_threshold(Level::Info);
     log::set_sink(line);
-    std::panic::set_hook(Box::new(|panic| {
-        // One line: the lcore's own follows, and its programs learn it.
-        knet::error!("event=panic at=\"{panic}\"");
+    let limit = Mutex::new(RateLimit::new(1, 16));
+    std::panic::set_hook(Box::new(move |panic| {
+        // One line: the lcore's own follows, and its programs learn it. A flow's panic is caught, and may come again.
+        let mut limit = limit.lock().unwrap_or_else(PoisonError::into_inner);
+        if limit.allow(monotonic()) {
+            knet::error!("event=panic at=\"{panic}\"");
+        }
     }));
 }
 
@@ -60,17 +67,40 @@ fn line(level: Level, text: &str) {
 }
 
 /// The log daemon's socket, one datagram a line (RFC 3164 section 4.1).
-struct SystemLog(UnixDatagram);
+struct SystemLog {
+    path: PathBuf,
+    socket: UnixDatagram,
+}
 
 impl SystemLog {
-    fn connect() -> io::Result<Self> {
-        let socket = UnixDatagram::unbound()?;
-        socket.connect("/dev/log")?;
-        // The loop never waits for a log.
-        socket.set_nonblocking(true)?;
-        Ok(Self(socket))
+    fn connect(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            path: path.to_owned(),
+            socket: connected(path)?,
+        })
+    }
+
+    fn send(&mut self, datagram: &[u8]) {
+        if self.socket.send(datagram).is_ok() {
+            return;
+        }
+        // A daemon that was restarted listens at a new socket. A line that nobody takes now is lost, as with syslog(3).
+        if let Ok(socket) = connected(&self.path) {
+            self.socket = socket;
+            let _ = self.socket.send(datagram);
+        }
     }
 }
+
+fn connected(path: &Path) -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    socket.connect(path)?;
+    // The loop never waits for a log.
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+const SYSTEM_LOG: &str = "/dev/log";
 
 /// Facility daemon, severity info; the text says the level.
 const PRIORITY: u32 = 3 << 3 | 6;
@@ -79,12 +109,38 @@ impl Write for SystemLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut datagram = format!("<{PRIORITY}>knetd[{}]: ", std::process::id()).into_bytes();
         datagram.extend_from_slice(bytes.trim_ascii());
-        // A full or restarted daemon loses the line, as syslog(3) does.
-        let _ = self.0.send(&datagram);
+        self.send(&datagram);
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restarted_log_daemon_is_found_again() {
+        let path = std::env::temp_dir().join(format!("knetd-log-{}", std::process::id()));
+        let daemon = UnixDatagram::bind(&path).unwrap();
+        let mut log = SystemLog::connect(&path).unwrap();
+        let heard = |daemon: &UnixDatagram| {
+            let mut line = [0; 100];
+            let count = daemon.recv(&mut line).unwrap();
+            String::from_utf8(line[..count].to_vec()).unwrap()
+        };
+        log.write_all(b"one\n").unwrap();
+        assert!(heard(&daemon).ends_with("]: one"));
+        drop(daemon);
+        std::fs::remove_file(&path).unwrap();
+        log.write_all(b"lost\n").unwrap();
+        let daemon = UnixDatagram::bind(&path).unwrap();
+        daemon.set_nonblocking(true).unwrap();
+        log.write_all(b"two\n").unwrap();
+        assert!(heard(&daemon).ends_with("]: two"));
+        std::fs::remove_file(&path).unwrap();
     }
 }
