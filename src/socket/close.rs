@@ -140,7 +140,7 @@ mod tests {
         hold::add(link, closing).unwrap();
         // Accepted behind the copy.
         hold::add(link, opened).unwrap();
-        hold::drop_bit(link, opened);
+        link.control.held(0).unwrap().clear(opened.index);
         let descriptors = [twice, opened, twice];
         hold_only(link, &|visit| descriptors.into_iter().for_each(visit));
         assert_eq!(
@@ -154,6 +154,20 @@ mod tests {
         release(link, twice);
         release(link, opened);
         assert!(!held(twice) && !held(opened));
+    }
+
+    #[test]
+    fn a_copy_that_is_made_while_the_last_descriptor_goes_is_held() {
+        let fake = Fake::new();
+        let object = fake.stream(1);
+        hold::add(fake.link, object).unwrap();
+        assert!(hold::subtract(fake.link, object));
+        // dup() in another thread, between the two halves of the release.
+        hold::add(fake.link, object).unwrap();
+        hold::drop_bit(fake.link, object);
+        assert!(fake.link.control.held(0).unwrap().has(1));
+        release(fake.link, object);
+        assert!(!fake.link.control.held(0).unwrap().has(1));
     }
 
     #[test]
