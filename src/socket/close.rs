@@ -111,6 +111,7 @@ pub fn release(link: &Link, object: Object) {
 
 /// In a forked child: it holds the objects that `each` visits, once for each time, and lets go of every other one that was
 /// its parent's.
+#[allow(clippy::type_complexity)] // a visitor that takes a visitor
 pub fn hold_only(link: &Link, each: &dyn Fn(&mut dyn FnMut(Object))) {
     hold::forget_counts(link);
     each(&mut |object| {
