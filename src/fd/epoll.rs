@@ -162,7 +162,7 @@ fn wait_unattached(
 ) -> Result<Outcome> {
     let end = timeout.map(|timeout| monotonic() + timeout);
     // No bell: a wait in slices takes its place.
-    let bell = bell().unwrap_or(-1);
+    let mut bell = bell().unwrap_or(-1);
     loop {
         if mask.is_none() || timeout != Some(Duration::ZERO) {
             let count = wait::epoll_wait(fd, events, 0)?;
@@ -192,10 +192,18 @@ fn wait_unattached(
             },
         ];
         wait::ppoll(&mut fds, span, mask)?;
+        bell = still_mute(fds.last());
         if left.is_some_and(|left| left.is_zero()) {
             return wait::epoll_wait(fd, events, 0).map(Outcome::Events);
         }
     }
+}
+
+/// The bell to wait for again: none when it has rung and we are not attached all the same (a child that was made by a raw
+/// clone has its parent's) or was closed behind our back. It would end every wait at once.
+fn still_mute(bell: Option<&PollFd>) -> i32 {
+    bell.filter(|bell| bell.revents == 0 || link().is_some())
+        .map_or(-1, |bell| bell.fd)
 }
 
 /// How long a wait without a bell lasts before it looks whether this process was attached.
@@ -231,5 +239,22 @@ pub(super) fn forget_parents_bell() {
     let bell = BELL.swap(-1, Ordering::AcqRel);
     if bell >= 0 {
         descriptor::close(bell);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bell_that_rang_for_somebody_else_is_not_waited_for_again() {
+        let entry = |revents| PollFd {
+            fd: 700,
+            events: 1,
+            revents,
+        };
+        assert_eq!(still_mute(Some(&entry(0))), 700);
+        assert_eq!(still_mute(Some(&entry(1))), -1, "POLLIN, and no link");
+        assert_eq!(still_mute(Some(&entry(0x20))), -1, "POLLNVAL");
     }
 }

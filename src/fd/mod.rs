@@ -92,7 +92,10 @@ fn resolve(fd: i32, record: Record) -> Target {
             }
             Decision::Routing { .. } => attach::pause(),
             Decision::Kernel | Decision::Stale => {
-                replace(fd, Entry::Undecided(record), Entry::Kernel);
+                if !replace(fd, Entry::Undecided(record), Entry::Kernel) {
+                    // The routing that we waited for has put the socket there, and its record is free.
+                    return target(fd);
+                }
                 return Target::Kernel;
             }
             Decision::Routed { handle, family } => {

@@ -14,6 +14,7 @@ use crate::ffi::errno;
 use crate::ffi::wait::{self, EpollEvent};
 use crate::iomux::epoll_set;
 use crate::socket::{connect, hold, listener};
+use crate::waiter;
 
 /// EPOLL_CTL_DEL.
 const EPOLL_DELETE: i32 = 2;
@@ -47,8 +48,13 @@ pub fn attach_for_undecided() {
 fn ensure() -> Standing {
     let before = attach::link().map(Link::number);
     let standing = attach::ensure();
-    if attach::link().map(Link::number) != before {
+    let now = attach::link().map(Link::number);
+    if now != before {
         epoll::ring_bell();
+        // As the link's own descriptors, one host later than it died.
+        if let Some(old) = now.and_then(|now| now.checked_sub(2)) {
+            waiter::forget_link_eventfds(old);
+        }
     }
     standing
 }

@@ -63,6 +63,13 @@ impl<'a> Work<'a> {
             .is_some_and(|taken| taken.has(object))
     }
 
+    /// Whether the program asks something of `object` that is not answered.
+    pub(super) fn asks(&self, object: u32) -> bool {
+        let done = self.records.at(object).map_or(0, |record| record.wish);
+        self.cell(object)
+            .is_some_and(|cell| cell.wish.wish.load(Ordering::Relaxed) != done)
+    }
+
     fn wish(&mut self, object: u32, cell: &ObjectCell) {
         // Acquire: the fields of the wish are written before its number.
         let wish = cell.wish.wish.load(Ordering::Acquire);

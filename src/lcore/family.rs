@@ -127,8 +127,16 @@ impl Family {
         let count = rung.len();
         shared.counters.bells.add(count as u64);
         let mut work = self.work(now, shared);
+        // Who asks comes behind who lets go: a port that was closed a moment ago can be listened on, whichever index it had.
+        for &object in &rung {
+            if !work.asks(object) {
+                work.bell(object);
+            }
+        }
         for object in rung.drain(..) {
-            work.bell(object);
+            if work.asks(object) {
+                work.bell(object);
+            }
         }
         self.rung = rung;
         kicks + count

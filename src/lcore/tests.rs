@@ -175,6 +175,19 @@ fn a_kicked_slot_is_woken_and_one_without_a_descriptor_later() {
 }
 
 #[test]
+fn a_port_that_was_closed_can_be_listened_on_at_once() {
+    let mut lab = Lab::new();
+    let low = lab.server.program.claim();
+    let high = lab.listen(4);
+    assert!(low < high);
+    // Both bells are rung before the lcore looks, which finds the one of the lower index first.
+    lab.server.program.close(high);
+    lab.server.program.listen(low, ENDPOINT, 4);
+    lab.turns(3);
+    assert_eq!(lab.server.program.answer(low), Some(0));
+}
+
+#[test]
 fn only_the_user_of_a_dead_threads_slot_is_written() {
     let mut lab = Lab::new();
     lab.turns(2);

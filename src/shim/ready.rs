@@ -84,7 +84,19 @@ pub unsafe fn epoll_ctl(
                     // SAFETY: as the caller promises.
                     let event = unsafe { read_event(event) };
                     remember(record, socket, operation, fd, event);
+                    follow(epfd, record, operation, fd, event);
                 }
+            }
+            result
+        }
+        (Target::Kernel, Target::Undecided(socket)) => {
+            let result = kernel();
+            if result == 0 && operation != libc::EPOLL_CTL_DEL {
+                // SAFETY: as the caller promises.
+                let event = unsafe { read_event(event) };
+                let saved = errno::save();
+                remember_unknown(epfd, socket, operation, fd, event);
+                errno::restore(saved);
             }
             result
         }
@@ -135,6 +147,59 @@ fn remember(epoll: Record, socket: Record, operation: c_int, fd: c_int, event: O
         crate::warn!(
             "epoll: a socket in more than {} epolls stays with the kernel",
             registry::INTERESTS
+        );
+        registry::end_routing(socket, registry::Decision::Kernel);
+    }
+}
+
+/// An undecided socket was added to the kernel epoll while another thread routed it: it goes after the others, where the
+/// routing has not found it.
+fn follow(epfd: c_int, epoll: Record, operation: c_int, fd: c_int, event: Option<EpollEvent>) {
+    let Target::Socket(socket) = fd::target(fd) else {
+        return;
+    };
+    if operation == libc::EPOLL_CTL_DEL {
+        // Moved already, perhaps.
+        let _ = epoll_set::delete(socket.link, epoll.index, socket.object, fd);
+        return;
+    }
+    let Some(event) = event else { return };
+    let (link, object, merged) = (socket.link, socket.object, socket.merged);
+    epoll::join(link, epoll);
+    if !merged && crate::ffi::wait::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None).is_ok() {
+        epoll::count_kernel_item(epoll, false);
+    }
+    let followed = match epoll_set::add(link, epoll.index, object, fd, event, merged) {
+        // The routing has moved it, perhaps as it was before.
+        Err(Errno::EXIST) => epoll_set::modify(link, epoll.index, object, fd, event, merged),
+        other => other,
+    };
+    if let Err(error) = followed {
+        crate::warn!(
+            "epoll: a registration was lost fd={fd} errno={}",
+            error.raw_os_error()
+        );
+    }
+}
+
+/// An undecided socket was added to an epoll that we do not know: one that was made behind our back, or one too many.
+fn remember_unknown(
+    epfd: c_int,
+    socket: Record,
+    operation: c_int,
+    fd: c_int,
+    event: Option<EpollEvent>,
+) {
+    epoll::made(epfd);
+    if let Entry::Epoll(record) = table::entry(epfd) {
+        // What it holds already is not known: it is always asked.
+        epoll::count_kernel_item(record, true);
+        remember(record, socket, operation, fd, event);
+        follow(epfd, record, operation, fd, event);
+    } else if registry::begin_routing(socket) {
+        crate::warn!(
+            "epoll: a socket in an epoll beyond the first {} stays with the kernel",
+            registry::EPOLLS
         );
         registry::end_routing(socket, registry::Decision::Kernel);
     }

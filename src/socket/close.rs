@@ -133,6 +133,7 @@ const UNLISTEN_WAIT: Duration = Duration::from_millis(200);
 
 /// In a forked child: it holds the objects that `each` visits, once for each time, and lets go of every other one that was
 /// its parent's.
+#[allow(clippy::type_complexity)] // a visitor that takes a visitor
 pub fn hold_only(link: &Link, each: &dyn Fn(&mut dyn FnMut(Object))) {
     hold::forget_counts(link);
     each(&mut |object| {
@@ -162,7 +163,7 @@ mod tests {
         hold::add(link, closing).unwrap();
         // Accepted behind the copy.
         hold::add(link, opened).unwrap();
-        hold::drop_bit(link, opened);
+        link.control.held(0).unwrap().clear(opened.index);
         let descriptors = [twice, opened, twice];
         hold_only(link, &|visit| descriptors.into_iter().for_each(visit));
         assert_eq!(
@@ -176,6 +177,20 @@ mod tests {
         release(link, twice);
         release(link, opened);
         assert!(!held(twice) && !held(opened));
+    }
+
+    #[test]
+    fn a_copy_that_is_made_while_the_last_descriptor_goes_is_held() {
+        let fake = Fake::new();
+        let object = fake.stream(1);
+        hold::add(fake.link, object).unwrap();
+        assert!(hold::subtract(fake.link, object));
+        // dup() in another thread, between the two halves of the release.
+        hold::add(fake.link, object).unwrap();
+        hold::drop_bit(fake.link, object);
+        assert!(fake.link.control.held(0).unwrap().has(1));
+        release(fake.link, object);
+        assert!(!fake.link.control.held(0).unwrap().has(1));
     }
 
     #[test]

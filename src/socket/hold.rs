@@ -29,7 +29,8 @@ fn count(link: &Link, index: u32) -> Result<&'static core::sync::atomic::AtomicU
 /// ENOMEM when the first one finds no memory for the counts.
 pub fn add(link: &Link, object: Object) -> Result<()> {
     let held = link.control.held(link.process()).ok_or(Errno::NFILE)?;
-    count(link, object.index)?.fetch_add(1, Ordering::Relaxed);
+    // SeqCst, and the bit behind it: `drop_bit` of another thread clears the bit and looks at the count.
+    count(link, object.index)?.fetch_add(1, Ordering::SeqCst);
     held.set(object.index);
     Ok(())
 }
@@ -45,10 +46,13 @@ pub fn subtract(link: &Link, object: Object) -> bool {
     }) == Ok(1)
 }
 
-/// This process holds `object` no more.
+/// This process holds `object` no more, unless another thread has just made a descriptor of it.
 pub fn drop_bit(link: &Link, object: Object) {
     if let Some(held) = link.control.held(link.process()) {
         held.clear(object.index);
+        if descriptors(link, object) > 0 {
+            held.set(object.index);
+        }
     }
 }
 
@@ -76,7 +80,7 @@ pub fn for_each_idle(link: &Link, mut visit: impl FnMut(Object)) {
 /// Descriptors of this process that refer to `object`.
 #[must_use]
 pub fn descriptors(link: &Link, object: Object) -> u32 {
-    count(link, object.index).map_or(0, |count| count.load(Ordering::Relaxed))
+    count(link, object.index).map_or(0, |count| count.load(Ordering::SeqCst))
 }
 
 /// Whether another process of the family holds `object`.

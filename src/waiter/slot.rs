@@ -211,6 +211,21 @@ pub(super) fn write_eventfd(fd: i32) {
     }
 }
 
+/// Closes the eventfds that this process made for link `number`, whose host died, and whose successor's died too: nobody
+/// sleeps on them any more.
+pub fn forget_link_eventfds(number: u32) {
+    let mine = u64::from(thread::process());
+    for entry in EVENTFDS.get(number as usize).into_iter().flatten() {
+        let word = entry.load(Ordering::Relaxed);
+        if word != 0 && word >> 32 == mine {
+            entry.store(0, Ordering::Relaxed);
+            if let Ok(fd) = i32::try_from((word & 0xffff_ffff).saturating_sub(1)) {
+                descriptor::close(fd);
+            }
+        }
+    }
+}
+
 /// Closes the eventfds that a forked child inherits. Its fork handler calls this before anything else runs; `parent`
 /// is the parent's process id.
 pub fn forget_parents_eventfds(parent: u32) {

@@ -135,6 +135,38 @@ CASE(the_number_of_a_set_is_dup_able)
     EVENT(one_event(other, 5000), EPOLLIN);
 }
 
+static int fresh, its_set;
+
+static void *adds_it(void *unused)
+{
+    (void)unused;
+    watch(its_set, fresh, EPOLLIN);
+    return NULL;
+}
+
+CASE(a_socket_that_is_added_while_another_thread_makes_it_listen)
+{
+    for (int round = 0; round < 40; round++) {
+        int on = 1;
+        fresh = tcp(0);
+        its_set = OK(epoll_create1(0));
+        OK(setsockopt(fresh, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+        OK(try_bind(fresh, own, port));
+        pthread_t adder;
+        THREAD(pthread_create(&adder, NULL, adds_it, NULL));
+        for (int n = 0; n < round * 100; n++) atomic_fetch_add(&shared->connections, 0);
+        OK(listen(fresh, 4));
+        THREAD(pthread_join(adder, NULL));
+        int client = dial(port);
+        EVENT(one_event(its_set, 5000), EPOLLIN);
+        OK(close(take(fresh)));
+        EVENT(one_event(its_set, 0), 0);
+        reset(client);
+        OK(close(fresh));
+        OK(close(its_set));
+    }
+}
+
 CASE(a_set_in_a_set_and_in_poll)
 {
     struct pair two = pair();

@@ -81,6 +81,23 @@ fn a_slot_that_was_in_other_hands_tells_the_host_its_eventfd_again() {
 }
 
 #[test]
+fn a_lost_hosts_eventfds_are_closed() {
+    let fake = Fake::new();
+    let first = Slot::take(fake.link).unwrap().eventfd;
+    // Another test may take the number at once: the eventfd's own id tells.
+    let identity = |fd: i32| {
+        let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
+        let id = about.lines().find(|line| line.starts_with("eventfd-id"))?;
+        Some(id.to_owned())
+    };
+    let before = identity(first).unwrap();
+    slot::forget_link_eventfds(fake.link.number());
+    assert_ne!(identity(first), Some(before), "it was closed");
+    assert!(Slot::take(fake.link).is_some());
+    assert_eq!(fake.messages(), 2, "the host is told the new one");
+}
+
+#[test]
 fn an_empty_pool_is_not_searched_at_each_sleep() {
     let fake = Fake::new();
     let link = fake.link;
