@@ -161,7 +161,6 @@ uint32_t knet_rx_burst(struct knet_queue *q, struct knet_slot *slots, uint32_t m
 	if (max > KNET_BURST_MAX)
 		max = KNET_BURST_MAX;
 	count = rte_eth_rx_burst(q->port, q->queue, burst, (uint16_t)max);
-	if (count > 0)
 	for (i = 0; i < count; i++)
 		rte_prefetch0(rte_pktmbuf_mtod(burst[i], const void *));
 	for (i = 0; i < count; i++) {
