@@ -153,6 +153,7 @@ t2() {
   export KNET_BUILD=release
   check "release build" 900 cargo build --release --workspace --quiet
   for file in redis clients web bulk faults; do script_tests "$file" 600 "tests/apps/$file.py"; done
+  script_tests "clients over vhost" 300 env KNET_TEST_DEVICE=vhost tests/apps/clients.py
 }
 
 times=
