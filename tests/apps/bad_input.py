@@ -181,6 +181,15 @@ def no_such_interface(context):
     assert any("nosuch0" in line for line in result.lines), result.stderr
 
 
+def a_full_dev_shm_changes_nothing(context):
+    if os.getuid() != 0:
+        return "needs root to mount a full /dev/shm"
+    full = 'mount -t tmpfs -o size=4k none /dev/shm && head -c 64k /dev/zero >/dev/shm/full 2>/dev/null; exec "$@"'
+    result = context.run(OURS, GOOD, run_dir="full-run", prefix=("unshare", "-m", "sh", "-c", full, "sh"))
+    assert (result.stdout, result.stderr) == ("listening\n", ""), (result.stdout, result.stderr)
+    return None
+
+
 def ulimit_n_256(context):
     result = context.run(OURS, GOOD, prefix=("bash", "-c", 'ulimit -n 256; exec "$@"', "limit"))
     assert result.stdout == "listening\n", (result.stdout, result.stderr)
@@ -230,6 +239,7 @@ CASES = [
     without_host,
     no_such_bdf,
     no_such_interface,
+    a_full_dev_shm_changes_nothing,
     ulimit_n_256,
     rlimit_fsize_0,
     rlimit_as_leaves_the_program_on_the_kernel,
