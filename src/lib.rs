@@ -41,6 +41,7 @@ pub mod iomux;
 pub mod lcore;
 #[cfg(not(loom))]
 pub mod preflight;
+pub mod progress;
 pub mod readiness;
 #[cfg(not(loom))]
 pub mod rendezvous;

@@ -17,7 +17,8 @@ pub const DESCRIPTORS_MAX: usize = 4;
 #[repr(u32)]
 pub enum Kind {
     /// Program: attach. `a` = size of the header struct, `b` = process id; text = build version, newline, config path,
-    /// newline, program path, newline, absolute path of the frame; [the open config file].
+    /// newline, program path, newline, absolute path of the frame, newline, `inline` when its threads can drive a loop;
+    /// [the open config file].
     Hello = 1,
     /// Host: `a` = process cell of the program, `b` = process id of the host; [control memory, receive memory (read-only),
     /// eventfd that wakes the lcore].
@@ -37,6 +38,8 @@ pub enum Kind {
     Child,
     /// Tool, instead of Hello: asks what the host does. Host: text = JSON, see `host::status`.
     Status,
+    /// Host, instead of Welcome: the config says that the program's own threads drive; this host ends.
+    Inline,
 }
 
 impl Kind {
@@ -51,6 +54,7 @@ impl Kind {
             Self::Fork,
             Self::Child,
             Self::Status,
+            Self::Inline,
         ]
         .into_iter()
         .find(|kind| *kind as u32 == number)

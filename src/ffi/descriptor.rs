@@ -7,7 +7,7 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use crate::errno::{Errno, Result};
 
@@ -38,6 +38,13 @@ pub fn raw(fd: OwnedFd) -> i32 {
     fd.into_raw_fd()
 }
 
+/// Takes `fd` over; None when the number is negative.
+#[must_use]
+pub fn own(fd: i32) -> Option<OwnedFd> {
+    // SAFETY: not negative, and the caller gives it away.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Numbers below this can be ours.
 const INTERNAL_END: usize = 1 << 20;
 /// The lowest number that we take where the limit allows it.
@@ -59,6 +66,11 @@ fn place(fd: i32) -> Option<(&'static AtomicU64, u64)> {
 pub fn is_internal(fd: i32) -> bool {
     fd < HIGHEST.load(Ordering::Relaxed)
         && place(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+/// `fd` is about to be closed by somebody who owns it.
+pub fn forget(fd: i32) {
+    internal_forget(fd);
 }
 
 fn internal_forget(fd: i32) {
@@ -126,6 +138,48 @@ pub fn internal_copy(fd: i32) -> Result<i32> {
     word.fetch_or(bit, Ordering::Relaxed);
     HIGHEST.fetch_max(copy.saturating_add(1), Ordering::Relaxed);
     Ok(copy)
+}
+
+/// Our threads run in a program, so that what they open is the program's number as well.
+static IN_PROGRAM: AtomicI32 = AtomicI32::new(0);
+
+/// From now on the host's own descriptors share the table with a program's.
+pub fn share_table() {
+    IN_PROGRAM.store(1, Ordering::Relaxed);
+}
+
+/// Moves a descriptor of the host out of the way of the program that it runs in; nothing to do in a process of our own.
+/// Without a free number above it stays where it is, protected like the others.
+#[must_use]
+pub fn settle(fd: OwnedFd) -> OwnedFd {
+    if IN_PROGRAM.load(Ordering::Relaxed) == 0 {
+        return fd;
+    }
+    let number = keep(raw(fd));
+    // SAFETY: open, and nobody else's.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// As [`settle`] for a number, which a library of the host's has opened.
+#[must_use]
+pub fn keep(fd: i32) -> i32 {
+    if fd < 0 || is_internal(fd) {
+        return fd;
+    }
+    if let Ok(high) = internal_copy(fd) {
+        close(fd);
+        return high;
+    }
+    protect(fd);
+    fd
+}
+
+/// Makes the program step over `fd`.
+pub fn protect(fd: i32) {
+    if let Some((word, bit)) = place(fd) {
+        word.fetch_or(bit, Ordering::Relaxed);
+        HIGHEST.fetch_max(fd.saturating_add(1), Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]

@@ -82,6 +82,12 @@ impl Life {
         self.linger_max
     }
 
+    /// When a host that does not end by itself looks again: a family without a process has a last flow to wait for; otherwise
+    /// nothing happens that no descriptor tells.
+    pub(super) fn looks(&self, now: Instant, seen: Seen) -> Option<Instant> {
+        (self.ending || seen.left > 0).then(|| now + LOOK)
+    }
+
     /// What to do at `now`.
     pub(super) fn decide(&mut self, now: Instant, seen: Seen) -> Verdict {
         let alone = seen.clients == 0;
@@ -93,9 +99,7 @@ impl Life {
             return Verdict::End;
         }
         if !self.private {
-            // A family without a process has a last flow to wait for; otherwise nothing happens that no descriptor tells.
-            let looks = self.ending || seen.left > 0;
-            return Verdict::Stay(looks.then(|| now + LOOK));
+            return Verdict::Stay(self.looks(now, seen));
         }
         if let Some(empty_since) = self.empty_since
             && now.since(empty_since) >= self.linger

@@ -19,4 +19,4 @@ mod socket;
 mod status;
 mod watch;
 
-pub use server::{End, Server, ServerConfig};
+pub use server::{End, HandOver, Server, ServerConfig};

@@ -1,6 +1,7 @@
 //! From a config to an open port and the stack that drives it.
 
 use core::net::Ipv4Addr;
+use std::path::PathBuf;
 
 use crate::config::{Buffers, Config, PortChoice, Vdev, VdevArgs};
 use crate::device::plugin::{PluginConfig, PluginDevice, PortSelector, vdev_for_netdev};
@@ -9,26 +10,36 @@ use crate::preflight::install::Places;
 use crate::preflight::{self, Machine, Severity};
 use crate::stack::{Interface4, Route4, StackConfig};
 
-/// Opens the port of `config`; `cpu` is what EAL calls its lcore 0.
+/// Opens the port of `config`; `cpu` is what EAL calls its lcore 0. `inside` a program the plug-in does not lie beside the
+/// running binary, and others print as well.
 ///
 /// # Errors
 /// One line for the operator.
-pub(super) fn device(config: &Config, cpu: u32) -> Result<Box<dyn Device>, String> {
+pub(super) fn device(
+    config: &Config,
+    cpu: u32,
+    inside: Option<&Option<PathBuf>>,
+) -> Result<Box<dyn Device>, String> {
     let mtu = usize::from(config.network.mtu);
     match &config.port {
         PortChoice::Vdev(Vdev::KnetUnix(args)) => builtin("knet_unix", args, config, mtu),
         PortChoice::Vdev(Vdev::KnetPair(args)) => builtin("knet_pair", args, config, mtu),
         PortChoice::Vdev(Vdev::Eal(text)) => {
             check_machine(config)?;
-            plugin(PortSelector::Vdev(text.clone()), config, cpu)
+            plugin(PortSelector::Vdev(text.clone()), config, cpu, inside)
         }
         PortChoice::Bdf(bdf) => {
             check_machine(config)?;
-            plugin(PortSelector::Bdf(bdf.to_string()), config, cpu)
+            plugin(PortSelector::Bdf(bdf.to_string()), config, cpu, inside)
         }
         PortChoice::Netdev(name) => {
             check_machine(config)?;
-            plugin(PortSelector::Vdev(vdev_for_netdev(name)), config, cpu)
+            plugin(
+                PortSelector::Vdev(vdev_for_netdev(name)),
+                config,
+                cpu,
+                inside,
+            )
         }
     }
 }
@@ -77,7 +88,12 @@ fn rx_entries(port: &PortSelector, wanted: u32) -> u32 {
 /// As many as af_xdp puts into its fill ring.
 const KERNEL_RING_ENTRIES: u32 = 2_048;
 
-fn plugin(port: PortSelector, config: &Config, cpu: u32) -> Result<Box<dyn Device>, String> {
+fn plugin(
+    port: PortSelector,
+    config: &Config,
+    cpu: u32,
+    inside: Option<&Option<PathBuf>>,
+) -> Result<Box<dyn Device>, String> {
     let dpdk = &config.dpdk;
     let megabytes = |list: &Option<Vec<u32>>| {
         list.as_ref().map(|list| {
@@ -99,6 +115,10 @@ fn plugin(port: PortSelector, config: &Config, cpu: u32) -> Result<Box<dyn Devic
     wanted.socket_mem = megabytes(&dpdk.socket_mem_mb);
     wanted.socket_limit = megabytes(&dpdk.socket_limit_mb);
     wanted.telemetry = dpdk.telemetry;
+    if let Some(library) = inside {
+        wanted.library.clone_from(library);
+        wanted.own_process = false;
+    }
     PluginDevice::open(&wanted)
         .map(|device| Box::new(device) as Box<dyn Device>)
         .map_err(|error| error.message)

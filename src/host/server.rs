@@ -22,10 +22,14 @@ use crate::channel::sync::Ordering;
 use crate::config::{Config, Faults, OnError};
 use crate::errno::{Errno, Result};
 use crate::ffi::end_signals::EndSignals;
-use crate::lcore::{self, LcoreStatus, Mail, Mailbox};
+use crate::lcore::{self, Lcore, LcoreStatus, Mail, Mailbox};
+use crate::progress;
 use crate::stack::Owner;
 use crate::stack::rate_limit::RateLimit;
 use crate::time::{self, Instant};
+
+/// Takes an lcore that no thread of the host runs, with what hangs up when it is dropped.
+pub type HandOver = fn(Lcore, OwnedFd, &Config) -> Result<()>;
 
 /// How a host is started.
 #[derive(Debug)]
@@ -34,6 +38,17 @@ pub enum ServerConfig {
     Private {
         /// Our end.
         control: OwnedFd,
+    },
+    /// By a program inside itself, whose threads drive the loop.
+    Inline {
+        /// Our end of the program's control socket.
+        control: OwnedFd,
+        /// The plug-in beside the preloaded object.
+        plugin: Option<PathBuf>,
+        /// Takes the loop.
+        hand_over: HandOver,
+        /// Whether the program is at its end.
+        is_ending: fn() -> bool,
     },
     /// By the system, with its config.
     System {
@@ -80,6 +95,14 @@ impl Fault {
     }
 }
 
+/// What came of a Hello.
+pub(super) enum Greeted {
+    /// The program is attached, or went away.
+    Attached,
+    /// Its own threads drive.
+    Inline,
+}
+
 /// The control side of a host.
 #[derive(Debug)]
 pub struct Server {
@@ -99,6 +122,18 @@ pub struct Server {
     pub(super) warnings: RateLimit,
     pub(super) life: Life,
     pub(super) signals: Option<EndSignals>,
+    /// It runs inside a program, whose threads drive the loop.
+    pub(super) inside: Option<Inside>,
+}
+
+/// What a host inside a program has besides.
+#[derive(Debug)]
+pub(super) struct Inside {
+    pub(super) plugin: Option<PathBuf>,
+    pub(super) hand_over: HandOver,
+    is_ending: fn() -> bool,
+    /// Since when it is.
+    ending_since: Option<Instant>,
 }
 
 impl Server {
@@ -112,7 +147,7 @@ impl Server {
     ) -> core::result::Result<Self, String> {
         let no_descriptor = |errno: Errno| format!("no descriptor for the lcore: {errno}");
         let mut server = Self {
-            private: matches!(config, ServerConfig::Private { .. }),
+            private: !matches!(config, ServerConfig::System { .. }),
             unfit: false,
             config: None,
             listener: None,
@@ -129,14 +164,23 @@ impl Server {
                 core::time::Duration::ZERO,
             ),
             signals,
+            inside: None,
         };
         match config {
-            ServerConfig::Private { control } => {
-                let (client, user) = Client::new(control, time::monotonic())
-                    .map_err(|errno| format!("control descriptor: {errno}"))?;
-                if server.may_attach(user) {
-                    server.clients.add(client);
-                }
+            ServerConfig::Private { control } => server.first(control)?,
+            ServerConfig::Inline {
+                control,
+                plugin,
+                hand_over,
+                is_ending,
+            } => {
+                server.inside = Some(Inside {
+                    plugin,
+                    hand_over,
+                    is_ending,
+                    ending_since: None,
+                });
+                server.first(control)?;
             }
             ServerConfig::System { config, socket } => {
                 server.adopt(*config);
@@ -144,6 +188,16 @@ impl Server {
             }
         }
         Ok(server)
+    }
+
+    /// The program that starts a private host.
+    fn first(&mut self, control: OwnedFd) -> core::result::Result<(), String> {
+        let (client, user) = Client::new(control, time::monotonic())
+            .map_err(|errno| format!("control descriptor: {errno}"))?;
+        if self.may_attach(user) {
+            self.clients.add(client);
+        }
+        Ok(())
     }
 
     /// What the lcore counts.
@@ -235,6 +289,19 @@ impl Server {
                 .count(),
             flows: self.status.flows.load(Ordering::Relaxed),
         };
+        if let Some(inside) = self.inside.as_mut().filter(|_| self.running.is_some()) {
+            if !(inside.is_ending)() {
+                // As long as the program: it is one of the clients.
+                return Verdict::Stay(self.life.looks(now, seen));
+            }
+            // What it has sent goes out; nobody is there to wait for the peers.
+            let since = *inside.ending_since.get_or_insert(now);
+            let flows = self.status.live_flows.load(Ordering::Relaxed);
+            if flows == 0 || now.since(since) >= LAST_WAIT {
+                return Verdict::End;
+            }
+            return Verdict::Stay(Some(now + LAST_LOOK));
+        }
         if self.private && (self.unfit || self.config.is_none()) && seen.clients == 0 {
             return Verdict::End;
         }
@@ -360,7 +427,12 @@ impl Server {
         };
         match (message.kind, client.standing) {
             (Kind::Hello, Standing::New) => match self.hello(place, &message, descriptors.next()) {
-                Ok(()) => {}
+                Ok(Greeted::Attached) => {}
+                Ok(Greeted::Inline) => {
+                    self.answer(place, &Message::new(Kind::Inline, 0, 0), &[]);
+                    // It needs no host but its own; another program brings its own config.
+                    self.unfit = true;
+                }
                 Err(fault) => {
                     self.refuse(place, &fault);
                     if self.families.iter().all(Option::is_none) {
@@ -409,7 +481,7 @@ impl Server {
 
     /// An lcore that shares its CPU with a client yields.
     pub(super) fn neighbour(&self, process: Option<u32>) {
-        let Some(running) = &self.running else {
+        let Some(running) = self.running.as_ref().filter(|_| self.inside.is_none()) else {
             return;
         };
         let cpus = process.map(|process| lcore::cpus_of(Some(process)));
@@ -435,7 +507,13 @@ impl Server {
             .collect();
         program.sort_unstable();
         program.dedup();
-        let running = launch::start(config, self.private, &program, &self.mailbox, &self.status)
+        let wanted = launch::Wanted {
+            config,
+            private: self.private,
+            program: &program,
+            inside: self.inside.as_ref(),
+        };
+        let running = launch::start(&wanted, &self.mailbox, &self.status)
             .map_err(|text| Fault::new(text, Errno::NODEV))?;
         self.running = Some(running);
         self.watch = config
@@ -461,7 +539,10 @@ impl Server {
             private: self.private,
             config: config.map(|config| config.file.as_str()),
             port: config.map(|config| config.port.to_string()),
-            cpu: running.map(|running| running.cpu().0),
+            cpu: running
+                .filter(|_| self.inside.is_none())
+                .map(|running| running.cpu().0),
+            inline: self.inside.is_some(),
             clients: self.clients.count(),
             families,
             port_stats: running.map(Running::port_stats),
@@ -620,6 +701,14 @@ impl Server {
     fn close(&mut self) {
         self.hide();
         if let Some(running) = self.running.take() {
+            if self.inside.is_some() {
+                // Whoever is at the loop leaves it within a turn.
+                if !progress::retire() {
+                    crate::error!("inline loop: event=does_not_stop");
+                    core::mem::forget(running);
+                }
+                return;
+            }
             self.mailbox.post(Mail::Stop);
             let mut sources = [source(running.end())];
             let limit = timespec(STOP_WAIT);
@@ -647,5 +736,9 @@ pub(super) fn timespec(span: core::time::Duration) -> Timespec {
 const MESSAGES_MAX: usize = 16;
 /// Messages of a dead client that are served: more than a socket holds.
 const LAST_WORDS_MAX: usize = 1024;
+/// How long a program's end waits for its last bytes and FINs.
+const LAST_WAIT: core::time::Duration = core::time::Duration::from_millis(100);
+/// Between two looks at them.
+const LAST_LOOK: core::time::Duration = core::time::Duration::from_millis(2);
 /// How long the lcore may take for its last turn.
 const STOP_WAIT: core::time::Duration = core::time::Duration::from_secs(1);

@@ -11,6 +11,7 @@ use rustix::net::{
 
 use crate::channel::message::{DESCRIPTORS_MAX, HEAD_BYTES, Message, TEXT_BYTES};
 use crate::errno::{Errno, Result};
+use crate::ffi::descriptor;
 
 /// A received message with its descriptors.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<Option<Received>> {
     };
     for one in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = one {
-            received.descriptors.extend(fds);
+            received.descriptors.extend(fds.map(descriptor::settle));
         }
     }
     if message.bytes == 0 {

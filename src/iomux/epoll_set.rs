@@ -13,6 +13,7 @@ use crate::channel::layout::EPOLLS;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::ffi::wait::{self, EpollEvent, PollFd, SignalMask};
+use crate::progress::Drive;
 use crate::readiness::event;
 use crate::socket::interest::{self, Interest};
 use crate::socket::state;
@@ -272,11 +273,13 @@ pub fn wait(
         .map(|timeout| monotonic() + timeout);
     let mut kernel = KernelHalf::Unknown;
     let mut is_last = is_look;
+    let mut drive = Drive::new();
     // A loop that never sleeps in here must hear of the host's end too.
     link.look();
     loop {
         // With nothing of ours the sleep asks the kernel, in the call that it makes anyway.
         if is_look || kernel != KernelHalf::Unknown || may_have_ours(link, epoll, cell) {
+            drive.turn_once();
             let count = gather(link, epoll, cell, kernel_epfd, kernel, events)?;
             if count > 0 {
                 return Ok(count);
@@ -297,7 +300,10 @@ pub fn wait(
         }
         let mut ready = || may_have_ours(link, epoll, cell);
         let watch = Watch::Epoll(epoll);
-        match waiter::sleep(link, watch, &mut fds, deadline, sigmask, &mut ready) {
+        let woken = waiter::sleep(
+            link, watch, &mut fds, deadline, sigmask, &mut ready, &mut drive,
+        );
+        match woken {
             Wake::Ready | Wake::HostDead | Wake::Kernel => {}
             Wake::Timeout => is_last = true,
             Wake::Interrupted => return Err(Errno::INTR),

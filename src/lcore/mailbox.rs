@@ -10,6 +10,7 @@ use rustix::event::EventfdFlags;
 
 use super::segments::Segments;
 use crate::errno::{Errno, Result};
+use crate::ffi::descriptor;
 use crate::stack::Owner;
 
 /// What an lcore and its stack count: names and values.
@@ -93,7 +94,10 @@ impl Mailbox {
         Ok(Self {
             full: AtomicBool::new(false),
             queue: Mutex::new(Vec::new()),
-            eventfd: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            eventfd: descriptor::settle(rustix::event::eventfd(
+                0,
+                EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
+            )?),
         })
     }
 

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use crate::channel::layout::{Layout, PAGE_BYTES};
 use crate::channel::map::{self, Control, Receive};
 use crate::errno::Result;
+use crate::ffi::descriptor;
 
 /// Control and receive memory of a family, made by the host.
 #[derive(Debug)]
@@ -28,8 +29,8 @@ impl Segments {
         Ok(Self {
             control,
             receive,
-            control_fd,
-            receive_fd,
+            control_fd: descriptor::settle(control_fd),
+            receive_fd: descriptor::settle(receive_fd),
         })
     }
 

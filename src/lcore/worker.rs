@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::clock::Clock;
@@ -54,6 +54,8 @@ pub struct LcoreStatus {
     pub counters: Arc<LcoreCounters>,
     /// Flows of the stack, those in TIME-WAIT among them.
     pub flows: AtomicUsize,
+    /// Of them, those that can still carry bytes or wait for a FIN.
+    pub live_flows: AtomicUsize,
     ended: Mutex<Vec<Owner>>,
 }
 
@@ -88,6 +90,10 @@ pub struct Lcore {
     idle: Idle,
     somaxconn: u32,
     stopped: bool,
+    /// When a planned sleep began, and how long it was to be at most.
+    resting: Option<(Instant, Option<Duration>)>,
+    /// Sleep behind us that the next turn's clock must know of.
+    slept: Duration,
 }
 
 impl core::fmt::Debug for Lcore {
@@ -117,6 +123,8 @@ impl Lcore {
             idle: Idle::new(config.idle, config.shares_cpu, config.now),
             somaxconn: config.somaxconn,
             stopped: false,
+            resting: None,
+            slept: Duration::ZERO,
         }
     }
 
@@ -301,10 +309,11 @@ impl Lcore {
                 self.status.push_ended(Owner(place));
             }
         }
-        self.status.flows.store(
-            self.stack.live_flows() + self.stack.resting_flows(),
-            Ordering::Relaxed,
-        );
+        let live = self.stack.live_flows();
+        self.status.live_flows.store(live, Ordering::Relaxed);
+        self.status
+            .flows
+            .store(live + self.stack.resting_flows(), Ordering::Relaxed);
         work
     }
 
@@ -326,26 +335,43 @@ impl Lcore {
 
     /// Sleeps until a frame, a doorbell, a message or a timer; returns how long that was meant to be at most.
     fn sleep(&mut self) -> Duration {
-        self.set_sleeping(true);
-        self.rx.arm(true);
-        // Whoever did something before it saw the flag is seen now.
-        let quiet = self.turn(time::monotonic(), Duration::ZERO) == 0
-            && !self.mailbox.has_mail()
-            && !self.families.iter().flatten().any(Family::is_calling);
         let mut slept = Duration::ZERO;
-        if quiet {
-            self.status.counters.sleeps.raise();
+        if self.fall_asleep(time::monotonic()) {
             slept = self.doze();
         }
-        self.rx.arm(false);
-        self.set_sleeping(false);
+        self.wake_up();
         slept
     }
 
-    fn doze(&self) -> Duration {
+    /// Tells everybody that the loop sleeps, arms the port, and looks once more. False = something came up.
+    fn fall_asleep(&mut self, now: Instant) -> bool {
+        self.set_sleeping(true);
+        self.rx.arm(true);
+        // Whoever did something before it saw the flag is seen now.
+        let slept = core::mem::take(&mut self.slept);
+        let quiet = self.turn(now, slept) == 0
+            && !self.mailbox.has_mail()
+            && !self.families.iter().flatten().any(Family::is_calling);
+        if quiet {
+            self.status.counters.sleeps.raise();
+        }
+        quiet
+    }
+
+    fn wake_up(&mut self) {
+        self.rx.arm(false);
+        self.set_sleeping(false);
+    }
+
+    /// How long there is nothing to do; None = no timer runs.
+    fn rest_limit(&self) -> Option<Duration> {
         let now = self.clock.now();
         let due = [self.stack.next_timer(), self.rx.next_due()];
-        let limit = due.into_iter().flatten().min().map(|due| due.since(now));
+        due.into_iter().flatten().min().map(|due| due.since(now))
+    }
+
+    fn doze(&self) -> Duration {
+        let limit = self.rest_limit();
         let began = time::monotonic();
         let bell = self.mailbox.eventfd().as_fd();
         match idle::sleep(bell, self.rx.as_ref(), limit) {
@@ -362,6 +388,58 @@ impl Lcore {
         for family in self.families.iter().flatten() {
             family.set_sleeping(sleeping);
         }
+    }
+
+    /// The calling thread drives from now on, until [`Lcore::leave`]: with inline progress each thread of the program in turn.
+    pub fn enter(&mut self) {
+        self.rx.enter();
+    }
+
+    /// Undoes [`Lcore::enter`].
+    pub fn leave(&mut self) {
+        self.rx.leave();
+    }
+
+    /// A turn for who drives from outside, and what the idle policy says then.
+    pub fn drive(&mut self, now: Instant) -> (usize, Next) {
+        let slept = core::mem::take(&mut self.slept);
+        let work = self.turn(now, slept);
+        // A port that wants to be polled never lets the loop sleep.
+        let next = self.idle.next(self.clock.now(), work > 0, true);
+        (work, next)
+    }
+
+    /// Prepares a sleep that somebody else takes: the bell's and the port's descriptors, and how long at most. None = something
+    /// came up, or the port must be polled. Ends with [`Lcore::end_rest`].
+    pub fn begin_rest(&mut self, now: Instant) -> Option<(i32, i32, Option<Duration>)> {
+        let port = self.rx.wait_fd()?.as_raw_fd();
+        if !self.fall_asleep(now) {
+            self.wake_up();
+            return None;
+        }
+        let limit = self.rest_limit();
+        self.resting = Some((now, limit));
+        Some((self.mailbox.eventfd().as_raw_fd(), port, limit))
+    }
+
+    /// The loop is awake.
+    pub fn end_rest(&mut self, now: Instant) {
+        self.wake_up();
+        if let Some((began, limit)) = self.resting.take() {
+            let passed = now.since(began);
+            self.slept = limit.map_or(passed, |limit| limit.min(passed));
+        }
+    }
+
+    /// The bell's eventfd was seen.
+    pub fn hear(&self) {
+        self.mailbox.drain();
+    }
+
+    /// Whether [`Mail::Stop`] has come.
+    #[must_use]
+    pub const fn is_stopped(&self) -> bool {
+        self.stopped
     }
 
     /// The loop has ended for good: every program is told and woken.

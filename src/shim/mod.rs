@@ -9,6 +9,7 @@
 
 mod cvt;
 pub mod descriptor;
+pub mod engine;
 pub mod init;
 pub mod open;
 pub mod option;
