@@ -391,14 +391,6 @@ pub fn frame_path() -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Tells the present host that this process is at its end, before the kernel does.
-pub fn hang_up() {
-    if let Some(socket) = link().and_then(|link| descriptor::lend(link.control_socket()).ok()) {
-        // Hung up already, or closed behind our back.
-        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
-    }
-}
-
 /// Two milliseconds, or less when a signal comes; for the rare waits on another thread or process.
 pub fn pause() {
     let slice = rustix::time::Timespec {

@@ -3,9 +3,12 @@
 use core::net::Ipv4Addr;
 use std::path::PathBuf;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
 use crate::config::{Buffers, Config, PortChoice, Vdev, VdevArgs};
 use crate::device::plugin::{PluginConfig, PluginDevice, PortSelector, vdev_for_netdev};
 use crate::device::{Device, open_builtin};
+use crate::errno::Errno;
 use crate::preflight::install::Places;
 use crate::preflight::{self, Machine, Severity};
 use crate::stack::{Interface4, Route4, StackConfig};
@@ -26,6 +29,7 @@ pub(super) fn device(
         PortChoice::Vdev(Vdev::KnetPair(args)) => builtin("knet_pair", args, config, mtu),
         PortChoice::Vdev(Vdev::Eal(text)) => {
             check_machine(config)?;
+            clear_dead_socket(text);
             plugin(PortSelector::Vdev(text.clone()), config, cpu, inside)
         }
         PortChoice::Bdf(bdf) => {
@@ -69,6 +73,34 @@ fn first_address(config: &Config) -> Ipv4Addr {
         .addresses
         .first()
         .map_or(Ipv4Addr::UNSPECIFIED, |(address, _)| *address)
+}
+
+/// vhost does not begin at a path where the socket of a process lies that was killed.
+fn clear_dead_socket(vdev: &str) {
+    let mut parts = vdev.split(',');
+    let is_vhost = parts
+        .next()
+        .is_some_and(|name| name.starts_with("net_vhost"));
+    let mut path = None;
+    for part in parts {
+        path = part.strip_prefix("iface=").or(path);
+        if part == "client=1" {
+            return;
+        }
+    }
+    let (true, Some(path)) = (is_vhost, path) else {
+        return;
+    };
+    let refused = SocketAddrUnix::new(path).and_then(|address| {
+        let flags = SocketFlags::CLOEXEC;
+        let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        Ok(rustix::net::connect(&probe, &address) == Err(Errno::CONNREFUSED))
+    });
+    if refused == Ok(true) {
+        // What is in the way for another reason is told by the driver.
+        let removed = rustix::fs::unlink(path).is_ok();
+        crate::info!("socket={path} event=was_dead removed={removed}");
+    }
 }
 
 /// Receive descriptors of a port. A ring that the kernel fills for a thread which may have to wait for its CPU must hold
@@ -195,6 +227,21 @@ const USER_TIMEOUT: core::time::Duration = core::time::Duration::from_millis(924
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_dead_vhost_socket_is_cleared_and_a_live_one_is_not() {
+        let path = std::env::temp_dir().join(format!("knet-vhost-{}", std::process::id()));
+        let text = format!("net_vhost0,iface={},tso=1", path.display());
+        let live = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        clear_dead_socket(&text);
+        assert!(path.exists());
+        drop(live);
+        clear_dead_socket(&format!("{text},client=1"));
+        clear_dead_socket(&text.replace("net_vhost", "net_virtio_user"));
+        assert!(path.exists());
+        clear_dead_socket(&text);
+        assert!(!path.exists());
+    }
 
     #[test]
     fn rings_that_the_kernel_fills_are_long() {

@@ -49,6 +49,8 @@ pub enum ServerConfig {
         hand_over: HandOver,
         /// Whether the program is at its end.
         is_ending: fn() -> bool,
+        /// Readable when it is.
+        end: OwnedFd,
     },
     /// By the system, with its config.
     System {
@@ -132,6 +134,7 @@ pub(super) struct Inside {
     pub(super) plugin: Option<PathBuf>,
     pub(super) hand_over: HandOver,
     is_ending: fn() -> bool,
+    end: OwnedFd,
     /// Since when it is.
     ending_since: Option<Instant>,
 }
@@ -173,11 +176,13 @@ impl Server {
                 plugin,
                 hand_over,
                 is_ending,
+                end,
             } => {
                 server.inside = Some(Inside {
                     plugin,
                     hand_over,
                     is_ending,
+                    end,
                     ending_since: None,
                 });
                 server.first(control)?;
@@ -295,7 +300,11 @@ impl Server {
                 return Verdict::Stay(self.life.looks(now, seen));
             }
             // What it has sent goes out; nobody is there to wait for the peers.
+            let first = inside.ending_since.is_none();
             let since = *inside.ending_since.get_or_insert(now);
+            if first {
+                self.say_farewell();
+            }
             let flows = self.status.live_flows.load(Ordering::Relaxed);
             if flows == 0 || now.since(since) >= LAST_WAIT {
                 return Verdict::End;
@@ -317,6 +326,11 @@ impl Server {
             self.listener.as_ref().map(|(fd, _)| fd.as_fd()),
             self.signals.as_ref().map(AsFd::as_fd),
             self.running.as_ref().map(Running::end),
+            // Once is enough: the time is looked at from then on.
+            self.inside
+                .as_ref()
+                .filter(|inside| inside.ending_since.is_none())
+                .map(|inside| inside.end.as_fd()),
         ];
         let first = sources.len();
         sources.extend(own.iter().flatten().map(|fd| source(*fd)));
@@ -336,7 +350,8 @@ impl Server {
             .filter_map(|(ready, rang)| rang.then_some(*ready))
             .collect();
         let mut rest = rang.iter().skip(first).copied();
-        let [listener, signals, end] = own.map(|fd| fd.is_some() && rest.next().unwrap_or(false));
+        let [listener, signals, end, _] =
+            own.map(|fd| fd.is_some() && rest.next().unwrap_or(false));
         drop(sources);
         // Messages before ends: a client's last words were sent before it went.
         for one in &ready {
@@ -364,6 +379,24 @@ impl Server {
             return Ok(Some(End::LcoreLost));
         }
         Ok(None)
+    }
+
+    /// The program is at its end: what it holds ends as after its death. Its other threads still run, and must not see their
+    /// host go: the sockets stay open.
+    fn say_farewell(&mut self) {
+        for place in self.clients.places() {
+            let Some(Client {
+                socket, standing, ..
+            }) = self.clients.remove(place)
+            else {
+                continue;
+            };
+            core::mem::forget(socket);
+            if let Standing::Attached { owner, cell, pid } = standing {
+                self.mailbox.post(Mail::ProcessGone { owner, cell, pid });
+                self.mailbox.post(Mail::Detach { owner });
+            }
+        }
     }
 
     fn next_signal(&self) -> Result<Option<u32>> {

@@ -43,6 +43,8 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<Option<Received>> {
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut part = [IoSliceMut::new(&mut received.bytes)];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    // The other end of what comes may be a child that is about to be made: it must not inherit this one.
+    let settling = descriptor::settling();
     let message = match rustix::net::recvmsg(socket, &mut part, &mut ancillary, flags) {
         Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
         other => other?,
@@ -52,6 +54,7 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<Option<Received>> {
             received.descriptors.extend(fds.map(descriptor::settle));
         }
     }
+    drop(settling);
     if message.bytes == 0 {
         return Err(Errno::CONNRESET);
     }

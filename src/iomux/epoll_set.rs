@@ -2,7 +2,7 @@
 //!
 //! The kernel epoll of the same number holds the kernel descriptors and nothing of ours (design D10).
 
-use core::sync::atomic::{AtomicU32, Ordering as PrivateOrdering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering as PrivateOrdering};
 use core::time::Duration;
 
 use super::collect::{Collected, collect};
@@ -280,6 +280,13 @@ pub fn wait(
         // With nothing of ours the sleep asks the kernel, in the call that it makes anyway.
         if is_look || kernel != KernelHalf::Unknown || may_have_ours(link, epoll, cell) {
             drive.turn_once();
+            if kernel == KernelHalf::Unknown
+                && !is_look
+                && asked(epoll).is_some_and(|asked| drive.is_soon_after(asked))
+            {
+                // Inline the kernel's half is asked once a budget, by the turns as well.
+                kernel = KernelHalf::Soon;
+            }
             let count = gather(link, epoll, cell, kernel_epfd, kernel, events)?;
             if count > 0 {
                 return Ok(count);
@@ -317,12 +324,21 @@ pub fn wait(
     }
 }
 
+/// When the kernel's half of an epoll was asked last by a wait that drives, in nanoseconds.
+static ASKED: [AtomicU64; EPOLLS as usize] = [const { AtomicU64::new(0) }; EPOLLS as usize];
+
+fn asked(epoll: u32) -> Option<&'static AtomicU64> {
+    ASKED.get(epoll as usize)
+}
+
 /// What is known of the kernel descriptors of an epoll.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KernelHalf {
     Unknown,
     /// It had nothing a moment ago.
     Idle,
+    /// It was asked a moment ago, in another call.
+    Soon,
     Ready,
 }
 
@@ -352,7 +368,7 @@ fn gather(
     let from = notes & cursor::INDEX;
     let asks_kernel = match kernel {
         KernelHalf::Ready => true,
-        KernelHalf::Idle => false,
+        KernelHalf::Idle | KernelHalf::Soon => false,
         KernelHalf::Unknown => cell.kernel_items.load(Ordering::Relaxed) > 0,
     };
     if !asks_kernel {

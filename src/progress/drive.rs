@@ -1,7 +1,7 @@
 //! A waiting thread of the program at the loop.
 
 use core::ffi::c_int;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::MutexGuard;
 
 use super::place::{self, HELPER, Loop, Next, Rest, Turned, WORDS};
@@ -81,6 +81,20 @@ impl Drive {
         if self.may_drive() && monotonic().since(place::stamped()) >= place::budget() {
             self.turn_once();
         }
+    }
+
+    /// Whether this call drives, and was here a moment (a budget) before: `last` remembers when, in nanoseconds.
+    #[must_use]
+    pub fn is_soon_after(&self, last: &AtomicU64) -> bool {
+        if !self.turned {
+            return false;
+        }
+        let now = place::stamped();
+        let soon = now.since(Instant::from_nanos(last.load(Ordering::Relaxed))) < place::budget();
+        if !soon {
+            last.store(now.nanos(), Ordering::Relaxed);
+        }
+        soon
     }
 
     /// `common.budget_us`.

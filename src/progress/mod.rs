@@ -22,4 +22,7 @@ pub mod words;
 #[cfg(not(loom))]
 pub use drive::{Drive, Resting};
 #[cfg(not(loom))]
-pub use place::{Loop, Next, Rest, Settings, Turned, install, is_here, retire, stop, was_here};
+pub use place::{
+    Loop, Next, Rest, Settings, Turned, end, install, is_ending, is_here, must_park, retire, stop,
+    was_here,
+};

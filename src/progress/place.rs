@@ -75,6 +75,8 @@ pub(super) static WORDS: Words = Words::new();
 static LOOP: Mutex<Option<Box<dyn Loop>>> = Mutex::new(None);
 /// The process whose loop it is; 0 = none (any more). A forked child has its parent's number here, and no loop.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// The process that installed the loop, also when it is over.
+static PROCESS_EVER: AtomicU32 = AtomicU32::new(0);
 /// A loop was installed once.
 static EVER: AtomicBool = AtomicBool::new(false);
 /// When the last turn was, in nanoseconds of the monotonic clock.
@@ -88,6 +90,31 @@ static SLEPT_ON: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 static SLEPT_UNTIL: AtomicU64 = AtomicU64::new(u64::MAX);
 /// Thread id of the helper.
 pub(super) static HELPER: AtomicU32 = AtomicU32::new(0);
+
+/// The thread that ends the program by exit(3); 0 = none.
+static ENDING: AtomicU32 = AtomicU32::new(0);
+
+/// The calling thread ends the program.
+pub fn end() {
+    ENDING.store(thread::id(), Ordering::Relaxed);
+}
+
+/// Whether a thread ends the program.
+#[must_use]
+pub fn is_ending() -> bool {
+    ENDING.load(Ordering::Relaxed) != 0
+}
+
+/// Whether the calling thread is one of those that the kernel is about to take away: another one ends the program, and this one
+/// must see nothing of it. Always false in a forked child, which has no other thread.
+#[must_use]
+pub fn must_park() -> bool {
+    let ending = ENDING.load(Ordering::Relaxed);
+    ending != 0
+        && PROCESS_EVER.load(Ordering::Relaxed) == thread::process()
+        && thread::role() == thread::PROGRAM
+        && ending != thread::id()
+}
 
 /// Whether this process has a loop that its threads drive.
 #[inline]
@@ -134,14 +161,15 @@ pub fn install(it: Box<dyn Loop>, settings: Settings) -> Result<()> {
     GRACE_NANOS.store(nanos(settings.grace), Ordering::Relaxed);
     let flags = TimerfdFlags::CLOEXEC;
     let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
-    let timer = descriptor::internalize(timer)?;
+    let timer = descriptor::keep(descriptor::raw(timer));
     TIMER.store(timer, Ordering::Relaxed);
     *LOOP.lock().unwrap_or_else(PoisonError::into_inner) = Some(it);
     // Nobody has turned yet: the helper does so at once.
     arm(Duration::from_nanos(1));
-    engine::spawn(helper::body)?;
+    // Before the helper, which ends when there is nothing to look after.
+    PROCESS_EVER.store(thread::process(), Ordering::Relaxed);
     PROCESS.store(thread::process(), Ordering::Release);
-    Ok(())
+    engine::spawn(helper::body).inspect_err(|_| stop())
 }
 
 /// The loop, for whoever has the token; None when it is over.

@@ -1,11 +1,12 @@
 //! The host inside a program: its control thread, and the loop that the program's own threads drive (design D7).
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
+use rustix::event::EventfdFlags;
 use rustix::fs::{Mode, OFlags};
 
 use crate::attach::{self, inside};
@@ -25,8 +26,8 @@ static STAGE: AtomicU32 = AtomicU32::new(stage::NONE);
 static CONTROL: AtomicI32 = AtomicI32::new(-1);
 /// Where the host's lines go; -1 = nowhere.
 static LOG: AtomicI32 = AtomicI32::new(-1);
-/// The program is at its end.
-static ENDING: AtomicBool = AtomicBool::new(false);
+/// Written when the program is at its end; -1 = there is no host.
+static END: AtomicI32 = AtomicI32::new(-1);
 /// The process that the control thread belongs to.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
@@ -121,21 +122,34 @@ fn serve(control: i32) {
     let Some(control) = descriptor::own(control) else {
         return;
     };
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    let end = match rustix::event::eventfd(0, flags).map(descriptor::settle) {
+        Ok(end) => end,
+        Err(errno) => return crate::error!("no descriptor for the end of the program: {errno}"),
+    };
+    END.store(end.as_raw_fd(), Ordering::Relaxed);
     let config = ServerConfig::Inline {
         control,
         plugin: plugin(),
         hand_over: HAND_OVER,
-        is_ending: || ENDING.load(Ordering::Relaxed),
+        is_ending: progress::is_ending,
+        end,
     };
     let ended = Server::new(config, None).and_then(|mut server| {
-        server
+        let ended = server
             .run()
-            .map_err(|errno| format!("control loop: {errno}"))
+            .map_err(|errno| format!("control loop: {errno}"));
+        if progress::is_ending() {
+            // The other threads of the program keep what they have until the kernel takes it.
+            core::mem::forget(server);
+        }
+        ended
     });
     match ended {
         Ok(end) => crate::info!("event=ended reason={end:?}"),
         Err(line) => crate::error!("{line}"),
     }
+    END.store(-1, Ordering::Relaxed);
 }
 
 /// The plug-in beside the preloaded object; None: the loader looks for it.
@@ -250,8 +264,13 @@ extern "C" fn last() {
     if PROCESS.load(Ordering::Relaxed) != thread::process() || !progress::is_here() {
         return;
     }
-    ENDING.store(true, Ordering::Relaxed);
-    attach::hang_up();
+    progress::end();
+    let Ok(fd) = descriptor::lend(END.load(Ordering::Relaxed)) else {
+        return;
+    };
+    if rustix::io::write(fd, &1_u64.to_ne_bytes()).is_err() {
+        return;
+    }
     let end = monotonic() + EXIT_WAIT;
     while STAGE.load(Ordering::Acquire) != stage::ENDED && monotonic() < end {
         let mut drive = Drive::new();

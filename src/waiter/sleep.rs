@@ -8,7 +8,7 @@ use super::slot::{Slot, write_eventfd};
 use crate::attach::{Link, Object};
 use crate::errno::Errno;
 use crate::ffi::wait::{PollFd, SignalMask, ppoll};
-use crate::progress::Drive;
+use crate::progress::{self, Drive};
 use crate::readiness::{self, event};
 use crate::time::{Instant, monotonic};
 
@@ -106,6 +106,24 @@ pub enum Wake {
 /// A cancellation point. `sigmask` is set as ppoll(2) sets it. None as the deadline waits for ever. `drive` is the call's:
 /// with inline progress the wait drives the loop, and may still have the token when it returns.
 pub fn sleep(
+    link: &Link,
+    watch: Watch<'_>,
+    fds: &mut [PollFd],
+    deadline: Option<Instant>,
+    sigmask: Option<SignalMask>,
+    ready: &mut dyn FnMut() -> bool,
+    drive: &mut Drive,
+) -> Wake {
+    let woken = sleep_or_drive(link, watch, fds, deadline, sigmask, ready, drive);
+    while progress::must_park() {
+        // A cancellation point as any wait; nothing else ends it.
+        drive.end();
+        let _ = ppoll(&mut [], None, None);
+    }
+    woken
+}
+
+fn sleep_or_drive(
     link: &Link,
     watch: Watch<'_>,
     fds: &mut [PollFd],

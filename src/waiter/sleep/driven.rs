@@ -6,6 +6,7 @@ use super::super::counters::COUNTERS;
 use super::super::slot::Slot;
 use super::{OWN, POLLNVAL, Sleeping, Wake, Watch, conclude, look, wait_once};
 use crate::attach::Link;
+use crate::channel::sync::Ordering;
 use crate::ffi::signals;
 use crate::ffi::wait::{PollFd, SignalMask};
 use crate::progress::{Drive, Next};
@@ -108,8 +109,11 @@ impl Wait<'_, '_> {
         if drive.pending(self.sigmask).0 != 0 {
             return Some(Turns::Signal);
         }
+        // An epoll that holds nothing of the kernel's is not asked; what another thread puts into it is found by the sleep.
+        let is_empty = matches!(self.watch, Watch::Epoll(epoll) if self.link.control.epoll(epoll)
+            .is_some_and(|cell| cell.kernel_items.load(Ordering::Relaxed) == 0));
         let theirs = self.fds.get_mut(OWN..).unwrap_or(&mut []);
-        if theirs.iter().any(|entry| entry.fd >= 0) {
+        if !is_empty && theirs.iter().any(|entry| entry.fd >= 0) {
             match look(theirs, None) {
                 Ok(0) => {}
                 Ok(_) => return Some(Turns::Done(Wake::Kernel)),
