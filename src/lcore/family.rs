@@ -13,6 +13,7 @@ use crate::channel::layout::{PROCS, SLOTS};
 use crate::channel::sync::Ordering;
 use crate::device::TxQueue;
 use crate::errno::Errno;
+use crate::gpu::StreamStage;
 use crate::readiness;
 use crate::stack::{Owner, Stack};
 use crate::time::Instant;
@@ -59,6 +60,8 @@ pub(super) struct Shared<'a> {
     pub(super) memory: &'a mut Memory,
     pub(super) tx: &'a mut (dyn TxQueue + 'static),
     pub(super) counters: &'a LcoreCounters,
+    /// What looks at payload, if anything does.
+    pub(super) stage: Option<&'a mut StreamStage>,
     /// `net.core.somaxconn`.
     pub(super) somaxconn: u32,
 }

@@ -12,7 +12,10 @@ use super::idle::{self, Idle, IdleConfig, Next};
 use super::mailbox::{Mail, Mailbox, Report};
 use super::memory::Memory;
 use super::object::{FAMILIES_MAX, Token};
+use super::payload::packet::{JudgedTx, SharedSent, filter, lock};
 use crate::device::{RxQueue, TxQueue};
+use crate::gpu::{Ends, PacketStage, Pipeline, StreamStage};
+use crate::stack::demux::FlowKey;
 use crate::stack::{Change, Owner, Stack};
 use crate::time::{self, Instant};
 
@@ -28,6 +31,8 @@ pub struct LcoreConfig {
     pub mailbox: Arc<Mailbox>,
     /// What the control thread may see of it.
     pub status: Arc<LcoreStatus>,
+    /// What looks at payload, if anything does.
+    pub pipeline: Pipeline,
     /// How it idles.
     pub idle: IdleConfig,
     /// Others run on its CPU.
@@ -84,6 +89,11 @@ pub struct Lcore {
     status: Arc<LcoreStatus>,
     mail: Vec<Mail>,
     changes: Vec<Change>,
+    stage: Option<StreamStage>,
+    packet_rx: Option<PacketStage>,
+    packet_tx: Option<SharedSent>,
+    /// Ends of flows that a verdict on a segment has ended.
+    resets: Vec<Ends>,
     clock: Clock,
     idle: Idle,
     somaxconn: u32,
@@ -103,16 +113,25 @@ impl Lcore {
     /// An lcore without a family.
     #[must_use]
     pub fn new(config: LcoreConfig) -> Self {
+        let (mut tx, mut packet_tx) = (config.tx, None);
+        if let Some(stage) = config.pipeline.packet_tx {
+            let (judged, sent) = JudgedTx::new(tx, stage);
+            (tx, packet_tx) = (Box::new(judged), Some(sent));
+        }
         Self {
             stack: config.stack,
             memory: Memory::new(Arc::clone(&config.status.counters)),
             families: Vec::new(),
             rx: config.rx,
-            tx: config.tx,
+            tx,
             mailbox: config.mailbox,
             status: config.status,
             mail: Vec::new(),
             changes: Vec::with_capacity(CHANGES_EXPECTED),
+            stage: config.pipeline.stream,
+            packet_rx: config.pipeline.packet_rx,
+            packet_tx,
+            resets: Vec::new(),
             clock: Clock::new(config.now),
             idle: Idle::new(config.idle, config.shares_cpu, config.now),
             somaxconn: config.somaxconn,
@@ -157,11 +176,37 @@ impl Lcore {
             tx,
             stack,
             memory,
+            packet_rx,
+            resets,
             ..
         } = self;
-        rx.rx_burst(now, &mut |frames| {
-            stack.ingress(now, frames, memory, tx.as_mut());
-        })
+        let work = rx.rx_burst(now, &mut |frames| {
+            let kept = match packet_rx {
+                Some(stage) => filter(stage, stack, frames, resets),
+                None => frames.len(),
+            };
+            if let Some(frames) = frames.get_mut(..kept) {
+                stack.ingress(now, frames, memory, tx.as_mut());
+            }
+        });
+        self.reset_denied(now);
+        work
+    }
+
+    /// Resets the flows that a verdict on one of their segments has ended.
+    fn reset_denied(&mut self, now: Instant) {
+        if let Some(sent) = &self.packet_tx {
+            self.resets.append(&mut lock(sent).resets);
+        }
+        while let Some(Ends { local, remote }) = self.resets.pop() {
+            let Some((flow, token)) = self.stack.find(FlowKey { local, remote }) else {
+                continue;
+            };
+            let Token { owner, object } = Token::unpack(token);
+            self.with(owner.0 as usize, |family, shared| {
+                family.work(now, shared).deny(object, flow);
+            });
+        }
     }
 
     fn commands(&mut self, now: Instant) -> usize {
@@ -195,6 +240,7 @@ impl Lcore {
             memory: &mut self.memory,
             tx: self.tx.as_mut(),
             counters: &self.status.counters,
+            stage: self.stage.as_mut(),
             somaxconn: self.somaxconn,
         };
         Some(act(family, shared))
@@ -260,6 +306,15 @@ impl Lcore {
         let mut add = |name, value| report.push((name, value));
         self.status.counters.for_each(&mut add);
         self.stack.counters().for_each(&mut add);
+        if let Some(stage) = &self.stage {
+            stage.report(&mut add);
+        }
+        if let Some(stage) = &self.packet_rx {
+            stage.report(&mut add);
+        }
+        if let Some(sent) = &self.packet_tx {
+            lock(sent).stage.report(&mut add);
+        }
         report
     }
 
@@ -283,6 +338,9 @@ impl Lcore {
                     Change::Gone { flow, .. } => work.gone(object, flow),
                 }
             });
+            if let (Change::Gone { flow, .. }, Some(stage)) = (change, &mut self.stage) {
+                stage.forget(flow);
+            }
         }
         self.changes = changes;
         count
