@@ -70,7 +70,7 @@ impl Server {
         let descriptors = [
             family.segments.control_fd().as_fd(),
             family.receive.as_fd(),
-            self.mailbox.eventfd().as_fd(),
+            self.mailbox.bell().as_fd(),
         ];
         if let Err(errno) = socket::send(client.socket.as_fd(), &welcome, &descriptors) {
             client.standing = Standing::New;

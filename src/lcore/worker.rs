@@ -1,8 +1,7 @@
 //! The lcore: a turn on one screen, and the thread that repeats it.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::clock::Clock;
@@ -60,6 +59,10 @@ pub struct LcoreStatus {
     /// Flows of the stack, those in TIME-WAIT among them.
     pub flows: AtomicUsize,
     ended: Mutex<Vec<Owner>>,
+    /// The lcore's thread; 0 = it does not run.
+    thread: AtomicU32,
+    /// Number of the wake-up that is being written; 0 = none.
+    writing: AtomicU64,
 }
 
 impl LcoreStatus {
@@ -67,6 +70,26 @@ impl LcoreStatus {
     #[must_use]
     pub fn take_ended(&self) -> Vec<Owner> {
         core::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The wake-up that is being written now, and the thread that writes it. The same one after a while: it waits.
+    #[must_use]
+    pub fn held_up(&self) -> Option<(u64, u32)> {
+        match self.writing.load(Ordering::Relaxed) {
+            0 => None,
+            number => Some((number, self.thread.load(Ordering::Relaxed))),
+        }
+    }
+
+    /// A sleeper's eventfd is about to be written.
+    pub(super) fn begin_write(&self) {
+        let number = self.counters.wakeups.value() + 1;
+        self.writing.store(number, Ordering::Relaxed);
+    }
+
+    /// It was written.
+    pub(super) fn end_write(&self) {
+        self.writing.store(0, Ordering::Relaxed);
     }
 
     fn push_ended(&self, owner: Owner) {
@@ -269,8 +292,9 @@ impl Lcore {
                 slot,
                 eventfd,
             } => {
+                let status = Arc::clone(&self.status);
                 self.with(owner.0 as usize, |family, _| {
-                    family.add_waiter(slot, eventfd);
+                    family.add_waiter(slot, eventfd, &status);
                 });
             }
             Mail::ProcessGone { owner, cell, pid } => {
@@ -353,21 +377,31 @@ impl Lcore {
             let Some(family) = slot else {
                 continue;
             };
-            work += family.wake(&self.status.counters);
+            work += family.wake(&self.status);
             if family.is_over() && self.memory.detach(Owner(place)) {
                 *slot = None;
                 self.status.push_ended(Owner(place));
+                self.mailbox.tell();
             }
         }
-        self.status.flows.store(
-            self.stack.live_flows() + self.stack.resting_flows(),
-            Ordering::Relaxed,
-        );
+        let flows = self.stack.live_flows() + self.stack.resting_flows();
+        if flows == 0 && self.status.flows.load(Ordering::Relaxed) != 0 {
+            self.status.flows.store(0, Ordering::Relaxed);
+            self.mailbox.tell();
+        }
+        self.status.flows.store(flows, Ordering::Relaxed);
         work
     }
 
     /// Repeats turns until [`Mail::Stop`]; the body of the lcore thread.
     pub fn run(&mut self) {
+        self.status.thread.store(
+            rustix::thread::gettid()
+                .as_raw_nonzero()
+                .get()
+                .unsigned_abs(),
+            Ordering::Relaxed,
+        );
         self.announce();
         let mut slept = Duration::ZERO;
         while !self.stopped {
@@ -405,8 +439,7 @@ impl Lcore {
         let due = [self.stack.next_timer(), self.rx.next_due()];
         let limit = due.into_iter().flatten().min().map(|due| due.since(now));
         let began = time::monotonic();
-        let bell = self.mailbox.eventfd().as_fd();
-        match idle::sleep(bell, self.rx.as_ref(), limit) {
+        match idle::sleep(self.mailbox.wakers(), self.rx.as_ref(), limit) {
             Ok(true) => self.mailbox.drain(),
             Ok(false) => {}
             // Then it polls: slower for others, but nothing is lost.
@@ -425,7 +458,7 @@ impl Lcore {
     /// The loop has ended for good: every program is told and woken.
     pub fn die(&self) {
         for family in self.families.iter().flatten() {
-            family.die();
+            family.die(&self.status);
         }
     }
 }
