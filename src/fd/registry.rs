@@ -161,8 +161,13 @@ struct EpollRecord {
     generation: AtomicU32,
     /// Kernel descriptors that were added and not deleted; closing one does not lower it.
     kernel_items: AtomicU32,
+    /// Epolls that it was added to and not deleted from (bits 0 to 30), and whether poll or select asked about it (bit 31).
+    nestings: AtomicU32,
     holders: Holders,
 }
+
+/// See [`EpollRecord::nestings`].
+const POLLED: u32 = 1 << 31;
 
 #[repr(C)]
 #[derive(Debug)]
@@ -473,6 +478,7 @@ pub fn new_epoll() -> Option<Record> {
     let index = found?;
     let cell = region.epolls.get(index)?;
     cell.kernel_items.store(0, Ordering::Relaxed);
+    cell.nestings.store(0, Ordering::Relaxed);
     cell.holders.add(thread::process());
     EPOLL_COUNTS.get(index)?.store(1, Ordering::Relaxed);
     let generation = cell.generation.load(Ordering::Acquire);
@@ -577,6 +583,37 @@ pub fn count_kernel_items(record: Record, change: i32) -> u32 {
         .fetch_update(Ordering::AcqRel, Ordering::Acquire, step)
         .unwrap_or(0);
     before.saturating_add_signed(change)
+}
+
+/// The epoll was added to another one, or deleted from it. Says whether somebody may look at it from outside now.
+pub fn count_nestings(record: Record, change: i32) -> bool {
+    let Some(cell) = epoll(record) else {
+        return false;
+    };
+    // One that lay in an epoll which was closed stays counted; it is only told more than needed.
+    let step = |now: u32| match now & !POLLED {
+        0 if change < 0 => None,
+        _ => Some(now.saturating_add_signed(change)),
+    };
+    let before = cell
+        .nestings
+        .fetch_update(Ordering::AcqRel, Ordering::Acquire, step);
+    before.map_or_else(|now| now, |now| now.saturating_add_signed(change)) != 0
+}
+
+/// The epoll is asked about by poll or select.
+pub fn note_polled(record: Record) {
+    if let Some(cell) = epoll(record)
+        && cell.nestings.load(Ordering::Relaxed) & POLLED == 0
+    {
+        cell.nestings.fetch_or(POLLED, Ordering::AcqRel);
+    }
+}
+
+/// Whether somebody may look at the epoll from outside.
+#[must_use]
+pub fn is_nested(record: Record) -> bool {
+    epoll(record).is_some_and(|cell| cell.nestings.load(Ordering::Acquire) != 0)
 }
 
 /// In a forked child, before [`adopt_socket`] and [`adopt_epoll`]: what other threads of the parent were doing to the counts

@@ -31,6 +31,8 @@ pub(super) struct Family {
     pub(super) abandoned: bool,
     /// Waiters that came before an lcore was there.
     waiters: Vec<(u32, OwnedFd)>,
+    /// Heralds of epolls, for the processes that did not inherit them.
+    heralds: Vec<(u32, OwnedFd)>,
 }
 
 impl Family {
@@ -72,6 +74,7 @@ impl Family {
             left_at: None,
             abandoned: false,
             waiters: Vec::new(),
+            heralds: Vec::new(),
         })
     }
 
@@ -105,6 +108,21 @@ impl Family {
     pub(super) fn keep_waiter(&mut self, slot: u32, eventfd: OwnedFd) {
         self.waiters.retain(|(other, _)| *other != slot);
         self.waiters.push((slot, eventfd));
+    }
+
+    /// Keeps a copy of an epoll's herald.
+    pub(super) fn keep_herald(&mut self, epoll: u32, eventfd: &OwnedFd) {
+        self.heralds.retain(|(other, _)| *other != epoll);
+        match eventfd.try_clone() {
+            Ok(copy) => self.heralds.push((epoll, copy)),
+            Err(error) => crate::warn!("epoll={epoll} event=herald_not_kept reason=\"{error}\""),
+        }
+    }
+
+    /// The herald of an epoll.
+    pub(super) fn herald(&self, epoll: u32) -> Option<OwnedFd> {
+        let (_, eventfd) = self.heralds.iter().find(|(other, _)| *other == epoll)?;
+        eventfd.try_clone().ok()
     }
 
     /// Tells the lcore of the family.

@@ -8,8 +8,8 @@ use super::memory::Memory;
 use super::object::Record;
 use super::segments::Segments;
 use super::table::Table;
-use crate::channel::cell::{ObjectCell, host_state, process};
-use crate::channel::layout::{PROCS, SLOTS};
+use crate::channel::cell::{ObjectCell, herald, host_state, process};
+use crate::channel::layout::{EPOLLS, PROCS, SLOTS};
 use crate::channel::sync::Ordering;
 use crate::device::TxQueue;
 use crate::errno::Errno;
@@ -28,6 +28,7 @@ pub(super) struct Family {
     records: Table<Record>,
     /// Process cells that have a living process, as the control thread says.
     live: Vec<u32>,
+    /// Eventfds: the sleeping threads' slots, behind them the epolls' heralds.
     waiters: Vec<Option<OwnedFd>>,
     /// Slots to be woken at the end of the turn.
     wakes: Vec<u32>,
@@ -66,7 +67,7 @@ pub(super) struct Shared<'a> {
 impl Family {
     pub(super) fn new(owner: Owner, segments: Arc<Segments>) -> Self {
         let mut waiters = Vec::new();
-        waiters.resize_with(SLOTS as usize, || None);
+        waiters.resize_with((SLOTS + EPOLLS) as usize, || None);
         segments
             .control
             .header()
@@ -199,9 +200,14 @@ impl Family {
         count
     }
 
-    /// A slot has sent its eventfd. It may have been woken in vain before, so it is woken now.
+    /// A slot has sent its eventfd. It may have been woken in vain before, so it is woken now. A herald is written only when
+    /// it was rung: readable says something.
     pub(super) fn add_waiter(&mut self, slot: u32, eventfd: OwnedFd) {
-        signal(&eventfd);
+        let epoll = readiness::herald::epoll(slot);
+        let epoll = epoll.and_then(|epoll| self.segments.control.epoll(epoll));
+        if epoll.is_none_or(|cell| cell.herald.load(Ordering::SeqCst) == herald::RUNG) {
+            signal(&eventfd);
+        }
         if let Some(place) = self.waiters.get_mut(slot as usize) {
             *place = Some(eventfd);
         }
@@ -249,7 +255,8 @@ impl Family {
             .header()
             .host_state
             .store(host_state::DEAD, Ordering::SeqCst);
-        for eventfd in self.waiters.iter().flatten() {
+        // Whoever settles a herald sees that we are gone.
+        for eventfd in self.waiters.iter().take(SLOTS as usize).flatten() {
             signal(eventfd);
         }
     }

@@ -72,6 +72,19 @@ pub unsafe fn epoll_ctl(
             let event = unsafe { read_event(event) };
             cvt::done(control(epfd, record, operation, fd, socket, event))
         }
+        (_, Target::Epoll(inner)) if operation == libc::EPOLL_CTL_ADD => {
+            // Before the kernel looks at it.
+            epoll::nest(fd, inner);
+            let result = kernel();
+            if result != 0 {
+                let saved = errno::save();
+                epoll::unnest(inner);
+                errno::restore(saved);
+            } else if let Target::Epoll(record) = fd::target(epfd) {
+                epoll::count_kernel_item(record, true);
+            }
+            result
+        }
         (Target::Epoll(record), target) => {
             let result = kernel();
             if result == 0 {
@@ -79,6 +92,9 @@ pub unsafe fn epoll_ctl(
                     libc::EPOLL_CTL_ADD => epoll::count_kernel_item(record, true),
                     libc::EPOLL_CTL_DEL => epoll::count_kernel_item(record, false),
                     _ => {}
+                }
+                if let (Target::Epoll(inner), libc::EPOLL_CTL_DEL) = (target, operation) {
+                    epoll::unnest(inner);
                 }
                 if let Target::Undecided(socket) = target {
                     // SAFETY: as the caller promises.
@@ -390,9 +406,22 @@ fn asked(link: &Link, fd: c_int) -> iomux::Target {
     }
 }
 
-fn is_accelerated(fd: c_int) -> bool {
-    // An undecided entry may have been routed by another process.
-    !matches!(table::entry(fd), Entry::Kernel) && matches!(fd::target(fd), Target::Socket(_))
+/// Whether the kernel alone cannot answer about `fd`: an accelerated socket, or an epoll that may hold some.
+fn is_ours(fd: c_int) -> bool {
+    match table::entry(fd) {
+        Entry::Kernel => false,
+        Entry::Epoll(record) => epoll::polled(fd, record),
+        // An undecided entry may have been routed by another process.
+        Entry::Undecided(_) | Entry::Socket(_) => matches!(fd::target(fd), Target::Socket(_)),
+    }
+}
+
+/// Whether one of `fds` is. Each epoll among them is noticed.
+fn any_is_ours(fds: impl Iterator<Item = c_int>) -> bool {
+    fds.fold(false, |any, fd| {
+        let is_known = any && !matches!(table::entry(fd), Entry::Epoll(_));
+        is_known || is_ours(fd) || any
+    })
 }
 
 /// The list of poll(2) when it names an accelerated socket.
@@ -407,9 +436,7 @@ unsafe fn polled<'a>(fds: *mut pollfd, count: nfds_t) -> Option<(&'static Link, 
     }
     // SAFETY: not null, aligned, as many as the caller promises.
     let list = unsafe { core::slice::from_raw_parts_mut(fds, count) };
-    list.iter()
-        .any(|entry| is_accelerated(entry.fd))
-        .then_some((link, list))
+    any_is_ours(list.iter().map(|entry| entry.fd)).then_some((link, list))
 }
 
 fn poll_list(
@@ -550,11 +577,9 @@ unsafe fn selected<'a>(
             .and_then(|set| set.get(word))
             .is_some_and(|word| word & (1 << bit) != 0)
     };
-    let any = (0..end).any(|fd| {
-        (names(&sets.read, fd) || names(&sets.write, fd) || names(&sets.except, fd))
-            && is_accelerated(fd)
-    });
-    any.then_some((link, count, sets))
+    let asked =
+        |fd: &c_int| names(&sets.read, *fd) || names(&sets.write, *fd) || names(&sets.except, *fd);
+    any_is_ours((0..end).filter(asked)).then_some((link, count, sets))
 }
 
 /// select(2). The time that is left is written back, as Linux does.
