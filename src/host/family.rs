@@ -20,6 +20,8 @@ use super::policy;
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) owner: Owner,
+    /// User id of the program that attached first.
+    user: u32,
     pub(super) segments: Arc<Segments>,
     /// Receive memory as the program gets it.
     pub(super) receive: OwnedFd,
@@ -42,6 +44,7 @@ impl Family {
     /// One line for the operator.
     pub(super) fn create(
         owner: Owner,
+        user: u32,
         config: &Config,
         program: &str,
     ) -> core::result::Result<Self, String> {
@@ -68,6 +71,7 @@ impl Family {
         header.host_state.store(host_state::IDLE, Ordering::Release);
         Ok(Self {
             owner,
+            user,
             segments: Arc::new(segments),
             receive,
             clients: 0,
@@ -130,6 +134,7 @@ impl Family {
         let owner = self.owner;
         mailbox.post(Mail::Attach {
             owner,
+            user: self.user,
             segments: Arc::clone(&self.segments),
         });
         for (slot, eventfd) in self.waiters.drain(..) {

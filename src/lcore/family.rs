@@ -24,6 +24,8 @@ const BELLS_MAX: usize = 128;
 #[derive(Debug)]
 pub(super) struct Family {
     owner: Owner,
+    /// User id of its programs.
+    user: u32,
     segments: Arc<Segments>,
     records: Table<Record>,
     /// Process cells that have a living process, as the control thread says.
@@ -45,6 +47,7 @@ pub(super) struct Family {
 pub(super) struct Work<'a> {
     pub(super) now: Instant,
     pub(super) owner: Owner,
+    pub(super) user: u32,
     pub(super) segments: &'a Segments,
     pub(super) records: &'a mut Table<Record>,
     pub(super) live: &'a [u32],
@@ -65,7 +68,7 @@ pub(super) struct Shared<'a> {
 }
 
 impl Family {
-    pub(super) fn new(owner: Owner, segments: Arc<Segments>) -> Self {
+    pub(super) fn new(owner: Owner, user: u32, segments: Arc<Segments>) -> Self {
         let mut waiters = Vec::new();
         waiters.resize_with((SLOTS + EPOLLS) as usize, || None);
         segments
@@ -75,6 +78,7 @@ impl Family {
             .store(host_state::RUNNING, Ordering::Release);
         Self {
             owner,
+            user,
             records: Table::new(segments.layout().objects),
             segments,
             live: Vec::new(),
@@ -96,6 +100,7 @@ impl Family {
         Work {
             now,
             owner: self.owner,
+            user: self.user,
             segments: &self.segments,
             records: &mut self.records,
             live: &self.live,
