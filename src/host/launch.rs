@@ -211,6 +211,7 @@ mod tests {
         let segments = Arc::new(Segments::create(layout).unwrap());
         mailbox.post(Mail::Attach {
             owner: Owner(0),
+            user: 0,
             segments: Arc::clone(&segments),
         });
         run(LcoreConfig {

@@ -16,13 +16,14 @@ use super::watch::{News, PortWatch};
 use crate::BUILD_VERSION;
 use crate::channel::ABI;
 use crate::channel::cell::process;
-use crate::channel::layout::SLOTS;
+use crate::channel::layout::{EPOLLS, SLOTS};
 use crate::channel::message::{Kind, Message, MessageError};
 use crate::channel::sync::Ordering;
 use crate::config::{Config, Faults, OnError};
 use crate::errno::{Errno, Result};
 use crate::ffi::end_signals::{self, EndSignals};
 use crate::lcore::{self, LcoreStatus, Mail, Mailbox};
+use crate::readiness;
 use crate::stack::Owner;
 use crate::stack::rate_limit::RateLimit;
 use crate::telemetry;
@@ -428,6 +429,14 @@ impl Server {
             (Kind::Waiter, Standing::Attached { owner, .. }) => {
                 self.waiter(owner, message.a, descriptors.next());
             }
+            (Kind::Herald, Standing::Attached { owner, .. }) => {
+                let known = self
+                    .family(owner)
+                    .and_then(|family| family.herald(message.a));
+                let message = Message::new(Kind::Herald, message.a, 0);
+                let known = known.as_ref().map(AsFd::as_fd);
+                self.answer(place, &message, known.as_slice());
+            }
             (Kind::Fork, Standing::Attached { owner, .. }) => {
                 let same = client.same_namespace;
                 self.fork(owner, message.a, descriptors.next(), same);
@@ -514,10 +523,16 @@ impl Server {
         let Some(eventfd) = eventfd else {
             return self.refuse_waiter(slot, "no descriptor");
         };
-        if slot >= SLOTS {
+        if slot >= SLOTS + EPOLLS {
             return self.refuse_waiter(slot, "no such slot");
         }
-        match socket::checked_eventfd(eventfd) {
+        let eventfd = socket::checked_eventfd(eventfd);
+        if let (Some(epoll), Ok(eventfd)) = (readiness::herald::epoll(slot), &eventfd)
+            && let Some(family) = self.family(owner)
+        {
+            family.keep_herald(epoll, eventfd);
+        }
+        match eventfd {
             Ok(eventfd) if self.running.is_some() => self.mailbox.post(Mail::Waiter {
                 owner,
                 slot,

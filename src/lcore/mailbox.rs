@@ -24,6 +24,8 @@ pub enum Mail {
     Attach {
         /// Its number.
         owner: Owner,
+        /// User id of its programs.
+        user: u32,
         /// Its memory.
         segments: Arc<Segments>,
     },

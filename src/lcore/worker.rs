@@ -271,7 +271,11 @@ impl Lcore {
 
     fn open(&mut self, now: Instant, mail: Mail) {
         match mail {
-            Mail::Attach { owner, segments } => {
+            Mail::Attach {
+                owner,
+                user,
+                segments,
+            } => {
                 let place = owner.0 as usize;
                 if owner.0 >= FAMILIES_MAX {
                     return crate::error!("families_max={FAMILIES_MAX} family={place} refused");
@@ -281,7 +285,7 @@ impl Lcore {
                 }
                 self.memory.attach(owner, Arc::clone(&segments));
                 if let Some(family) = self.families.get_mut(place) {
-                    *family = Some(Family::new(owner, segments));
+                    *family = Some(Family::new(owner, user, segments));
                 }
             }
             Mail::Process { owner, cell } => {

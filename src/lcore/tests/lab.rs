@@ -87,6 +87,7 @@ impl Host {
         let segments = Arc::new(Segments::create(layout).unwrap());
         mailbox.post(Mail::Attach {
             owner: OWNER,
+            user: 0,
             segments: Arc::clone(&segments),
         });
         mailbox.post(Mail::Process {
