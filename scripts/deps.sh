@@ -43,14 +43,29 @@ knet_needs() {
 		test | command valgrind | valgrind | valgrind
 		test | file /usr/lib/*-linux-gnu/libjemalloc.so.2 /usr/lib*/libjemalloc.so.2 | libjemalloc2 | jemalloc
 		test | file /usr/lib/*-linux-gnu/libtcmalloc_minimal.so.4 /usr/lib*/libtcmalloc_minimal.so.4 | libtcmalloc-minimal4 libtcmalloc-minimal4t64 | gperftools-libs
-		nginx curl python haproxy | command openssl | openssl | openssl
-		nginx nginx_workers curl | command nginx | nginx-light nginx | nginx
+		nginx curl python haproxy node wget | command openssl | openssl | openssl
+		nginx nginx_workers curl web_load wget | command nginx | nginx-light nginx | nginx
 		nginx curl haproxy | command curl | curl | curl
 		memcached | command memcached | memcached | memcached
 		memcached | command memcslap | libmemcached-tools | libmemcached
 		python | file /usr/lib/python3/dist-packages/requests/__init__.py /usr/lib/python3*/site-packages/requests/__init__.py | python3-requests | python3-requests
 		haproxy | command haproxy | haproxy | haproxy
 		iperf3 | command iperf3 | iperf3 | iperf3
+		postgres | file /usr/lib/postgresql/*/bin/postgres | postgresql | postgresql-server postgresql-contrib
+		web_load | command wrk | wrk | wrk
+		web_load | command ab | apache2-utils | httpd-tools
+		node | command node | nodejs | nodejs
+		java | command javac | openjdk-17-jdk-headless default-jdk-headless | java-17-openjdk-devel
+		gunicorn | command gunicorn | gunicorn | python3-gunicorn
+		mosquitto | command mosquitto | mosquitto | mosquitto
+		mosquitto | command mosquitto_pub | mosquitto-clients | mosquitto
+		relays | command socat | socat | socat
+		relays | command nc | netcat-openbsd | netcat
+		rsync | command rsync | rsync | rsync
+		wget | command wget | wget | wget
+		varnish | command varnishd | varnish | varnish
+		cpython | file /usr/lib/python3.*/test/test_socket.py /usr/lib64/python3.*/test/test_socket.py | libpython3.13-testsuite libpython3.12-testsuite libpython3.11-testsuite | python3-test
+		untouched | command setcap | libcap2-bin | libcap
 	NEEDS
 }
 
