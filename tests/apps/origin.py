@@ -1,8 +1,10 @@
 """A web server on the kernel's side of a lab, in the test's own process: what proxies, balancers and caches ask."""
 
 import base64
+import contextlib
 import hashlib
 import random
+import socket
 import socketserver
 import threading
 from http.server import BaseHTTPRequestHandler
@@ -114,11 +116,19 @@ class Origin(socketserver.ThreadingTCPServer):
     def __init__(self, lab, port, name="origin", context=None):
         with lab.inside("c"):
             super().__init__((CLIENT, port), Answer)
-        self.name, self.healthy, self.asked = name, True, []
+        self.name, self.healthy, self.asked, self.open = name, True, [], set()
         if context:
             self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         self.thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)
         self.thread.start()
+
+    def process_request(self, request, client_address):
+        self.open.add(request)
+        super().process_request(request, client_address)
+
+    def close_request(self, request):
+        self.open.discard(request)
+        super().close_request(request)
 
     def handle_error(self, request, client_address):
         pass  # a peer that went away
@@ -127,3 +137,6 @@ class Origin(socketserver.ThreadingTCPServer):
         self.shutdown()
         self.server_close()
         self.thread.join()
+        for request in list(self.open):
+            with contextlib.suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)

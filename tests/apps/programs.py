@@ -8,7 +8,10 @@ import datetime
 import os
 
 EACH_TIME = ("nginx", "memcached", "curl", "python")
-BY_DAY = ("nginx_workers", "haproxy", "iperf3")
+BY_DAY = (
+    "nginx_workers", "haproxy", "iperf3", "postgres", "web_load", "node", "java", "gunicorn", "mosquitto", "relays", "rsync", "wget",
+    "varnish",
+)
 A_DAY = 3
 
 
