@@ -104,6 +104,8 @@ pub struct ReadLine {
     pub items_owner: OwnerWord,
     /// Non-zero when some interest of this object is in [`Header::spill`].
     pub spilled: AtomicU32,
+    /// The descriptor that it was made or accepted as, plus one; 0 = not told. For people only.
+    pub fd: AtomicU32,
 }
 
 /// Written by program threads: writing. See [`super::byte_ring`].

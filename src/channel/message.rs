@@ -37,6 +37,10 @@ pub enum Kind {
     Child,
     /// Tool, instead of Hello: asks what the host does. Host: text = JSON, see `host::status`.
     Status,
+    /// Tool, instead of Hello: text = JSON, see `host::admin`; \[where a stream goes\].
+    Query,
+    /// Host: a part of the answer to a query; `a` = 1: the last one.
+    Answer,
 }
 
 impl Kind {
@@ -51,6 +55,8 @@ impl Kind {
             Self::Fork,
             Self::Child,
             Self::Status,
+            Self::Query,
+            Self::Answer,
         ]
         .into_iter()
         .find(|kind| *kind as u32 == number)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustix::event::Timespec;
 
+use super::admin::{Desk, Sessions};
 use super::clients::{Client, Clients, Ready, Standing, source};
 use super::family::Family;
 use super::launch::{self, Running};
@@ -72,6 +73,16 @@ impl Fault {
         }
     }
 
+    /// It, as it is.
+    pub(super) fn message(&self) -> Message<'_> {
+        Message {
+            kind: Kind::Fault,
+            a: self.errno.raw_os_error().unsigned_abs(),
+            b: 0,
+            text: &self.text,
+        }
+    }
+
     pub(super) fn of_config(faults: &Faults) -> Self {
         Self {
             on_error: Some(faults.on_error),
@@ -95,6 +106,9 @@ pub struct Server {
     pub(super) status: Arc<LcoreStatus>,
     pub(super) running: Option<Running>,
     watch: Option<PortWatch>,
+    /// Where tools ask this thread.
+    pub(super) desk: Arc<Desk>,
+    pub(super) sessions: Sessions,
     /// Log lines that clients can provoke.
     pub(super) warnings: RateLimit,
     pub(super) life: Life,
@@ -122,6 +136,8 @@ impl Server {
             status: Arc::new(LcoreStatus::default()),
             running: None,
             watch: None,
+            desk: Arc::new(Desk::new().map_err(no_descriptor)?),
+            sessions: Sessions::default(),
             warnings: RateLimit::new(1, 16),
             life: Life::new(
                 matches!(config, ServerConfig::Private { .. }),
@@ -250,6 +266,7 @@ impl Server {
             self.listener.as_ref().map(|(fd, _)| fd.as_fd()),
             self.signals.as_ref().map(AsFd::as_fd),
             self.running.as_ref().map(Running::end),
+            Some(self.desk.bell().as_fd()),
         ];
         let first = sources.len();
         sources.extend(own.iter().flatten().map(|fd| source(*fd)));
@@ -269,7 +286,8 @@ impl Server {
             .filter_map(|(ready, rang)| rang.then_some(*ready))
             .collect();
         let mut rest = rang.iter().skip(first).copied();
-        let [listener, signals, end] = own.map(|fd| fd.is_some() && rest.next().unwrap_or(false));
+        let [listener, signals, end, desk] =
+            own.map(|fd| fd.is_some() && rest.next().unwrap_or(false));
         drop(sources);
         // Messages before ends: a client's last words were sent before it went.
         for one in &ready {
@@ -286,6 +304,9 @@ impl Server {
         }
         if listener {
             self.accept();
+        }
+        if desk {
+            self.desk.tell(|| self.facts());
         }
         if signals {
             self.signal()?;
@@ -379,6 +400,7 @@ impl Server {
                 };
                 self.answer(place, &message, &[]);
             }
+            (Kind::Query, Standing::New) => self.query(place, message.text),
             (Kind::Open, Standing::Attached { .. }) => match self.open() {
                 Ok(()) => self.answer(place, &Message::new(Kind::Opened, 0, 0), &[]),
                 Err(fault) => {
@@ -581,10 +603,9 @@ impl Server {
         let text = format!("{}; {end}", fault.text);
         crate::error!("event=refused reason=\"{text}\"");
         let message = Message {
-            kind: Kind::Fault,
-            a: fault.errno.raw_os_error().unsigned_abs(),
             b: u32::from(fails),
             text: &text,
+            ..fault.message()
         };
         self.answer(place, &message, &[]);
     }

@@ -247,7 +247,7 @@ impl Stack {
         self.facts_of(self.table.resolve(flow)?)
     }
 
-    fn facts_of(&self, index: u32) -> Option<Facts> {
+    pub(crate) fn facts_of(&self, index: u32) -> Option<Facts> {
         let (hot, cold) = self.table.look(index)?;
         let open = !hot.flags.has(Flags::DETACHED) && cold.error.is_none();
         Some(Facts {
