@@ -17,6 +17,8 @@ mod check;
 mod host;
 #[path = "knetctl/print.rs"]
 mod print;
+#[path = "knetctl/process.rs"]
+mod process;
 #[path = "knetctl/program.rs"]
 mod program;
 #[path = "knetctl/run.rs"]
@@ -27,6 +29,8 @@ mod ss;
 mod stats;
 #[path = "knetctl/status.rs"]
 mod status;
+#[path = "knetctl/why.rs"]
+mod why;
 
 /// sysexits.h: the command was used wrongly.
 const USAGE: u8 = 64;
@@ -46,6 +50,7 @@ enum Command {
     Status(status::Status),
     Ss(ss::Ss),
     Stats(stats::Stats),
+    Why(why::Why),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +61,7 @@ fn main() -> ExitCode {
             Command::Status(status) => status.execute(),
             Command::Ss(ss) => ss.execute(),
             Command::Stats(stats) => stats.execute(),
+            Command::Why(why) => why.execute(),
         },
         Err(error) => {
             // Nothing is left to tell when even this cannot be printed.

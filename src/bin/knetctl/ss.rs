@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::USAGE;
 use crate::host::{Hosts, UNAVAILABLE};
 use crate::print::{self, number, plain, text};
+use crate::process;
 
 /// Shows the sockets on the stack as ss(8) does those of the kernel.
 ///
@@ -140,19 +141,18 @@ fn row(socket: &Value) -> Vec<String> {
 
 /// As ss -p writes it.
 fn users(socket: &Value) -> String {
-    let program = text(socket, "program")
-        .rsplit('/')
-        .next()
-        .unwrap_or_default();
     let fd = socket.get("fd").and_then(Value::as_u64);
     let users: Vec<String> = socket
         .get("processes")
         .and_then(Value::as_array)
         .into_iter()
         .flatten()
-        .map(|pid| match fd {
-            Some(fd) => format!("(\"{program}\",pid={pid},fd={fd})"),
-            None => format!("(\"{program}\",pid={pid})"),
+        .map(|pid| {
+            let program = process::name(pid, text(socket, "program"));
+            match fd {
+                Some(fd) => format!("(\"{program}\",pid={pid},fd={fd})"),
+                None => format!("(\"{program}\",pid={pid})"),
+            }
         })
         .collect();
     if users.is_empty() {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::host::{Hosts, UNAVAILABLE};
 use crate::print::{self, number, plain, text};
+use crate::process;
 
 /// Shows the hosts: device, address, core, idle policy, connections, and the programs that each serves.
 ///
@@ -124,14 +125,14 @@ fn as_lines(socket: &Path, host: &Value) -> String {
         );
     }
     for program in list(host, "programs") {
-        let pids: Vec<String> = list(program, "processes")
-            .iter()
-            .map(Value::to_string)
+        let pids = list(program, "processes").iter();
+        let pids: Vec<String> = pids
+            .map(|pid| format!("{} {pid}", process::name(pid, text(program, "program"))))
             .collect();
         let state = if program.get("left").and_then(Value::as_bool) == Some(true) {
             "ended; its connections are being finished".to_owned()
         } else {
-            format!("accelerated, pid {}", pids.join(", "))
+            format!("accelerated: {}", pids.join(", "))
         };
         add(
             "program",
