@@ -307,3 +307,184 @@ fn a_bad_query_is_refused_and_tools_that_do_not_read_are_bounded() {
         wire.server.knetctl(&["ss"]).status.success()
     });
 }
+
+/// Says `commands` to the telemetry socket of a host as DPDK's client does; the greeting and the answers.
+fn telemetry(side: &Side, commands: &[&str]) -> Vec<Value> {
+    let run = side.knetd.socket().unwrap();
+    let path = run.parent().unwrap().join("dpdk/knet/dpdk_telemetry.v2:1");
+    let socket = knetd::connect(&path).unwrap();
+    let read = || {
+        let mut bytes = vec![0; 16_384];
+        let (count, _) =
+            rustix::net::recv(&socket, &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap();
+        serde_json::from_slice::<Value>(&bytes[..count]).unwrap()
+    };
+    let mut answers = vec![read()];
+    for command in commands {
+        rustix::net::send(
+            &socket,
+            command.as_bytes(),
+            rustix::net::SendFlags::NOSIGNAL,
+        )
+        .unwrap();
+        answers.push(read());
+    }
+    answers
+}
+
+#[test]
+fn telemetry_answers_every_command_of_knet_with_its_keys() {
+    let folder = Folder::new();
+    let wire = Wire::up(&folder);
+    let server = &wire.server;
+    server
+        .cell(wire.into)
+        .read
+        .fd
+        .store(12, std::sync::atomic::Ordering::Relaxed);
+    let pid = std::process::id();
+    let host = server.knetd.child.id();
+    let keys = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/fixtures/knet_keys.txt"
+    ))
+    .unwrap();
+    let wanted = |group: &str| -> Vec<&str> {
+        let pairs = keys.lines().filter_map(|line| line.split_once(' '));
+        let mut of: Vec<&str> = pairs
+            .filter(|(other, _)| *other == group)
+            .map(|(_, key)| key)
+            .collect();
+        of.sort_unstable();
+        of
+    };
+    let names = |value: &Value| -> Vec<String> {
+        let mut names: Vec<String> = value.as_object().unwrap().keys().cloned().collect();
+        names.sort_unstable();
+        names
+    };
+    let one = |command: &str| {
+        let mut answers = telemetry(server, &[command]);
+        let (name, _) = command.split_once(',').unwrap_or((command, ""));
+        answers.pop().unwrap()[name].take()
+    };
+    let greeting = telemetry(server, &[]).remove(0);
+    assert_eq!(
+        (&greeting["pid"], &greeting["max_output_len"]),
+        (&json!(host), &json!(16_384))
+    );
+    let list = one("/");
+    for command in [
+        "/ethdev/list",
+        "/ethdev/stats",
+        "/ethdev/xstats",
+        "/knet/stack/tcp_stat",
+        "/knet/stack/conn_stat",
+        "/knet/stack/pkt_stat",
+        "/knet/stack/abn_stat",
+        "/knet/stack/mem_stat",
+        "/knet/stack/pbuf_stat",
+        "/knet/stack/fd_count",
+        "/knet/stack/net_stat",
+        "/knet/stack/socket_info",
+        "/knet/stack/epoll_stat",
+        "/knet/flow/list",
+        "/knet/ethdev/queue",
+        "/knet/ethdev/usage",
+    ] {
+        assert!(
+            list.as_array().unwrap().contains(&json!(command)),
+            "{command}"
+        );
+        assert!(one(&format!("/help,{command}")).is_object(), "{command}");
+    }
+    for (command, group) in [
+        ("conn_stat", "conn_stat"),
+        ("pkt_stat", "pkt_stat"),
+        ("mem_stat", "mem_stat"),
+        ("pbuf_stat", "pbuf_stat"),
+    ] {
+        for parameters in [String::new(), format!(",{host}"), format!(",{pid}")] {
+            let answer = one(&format!("/knet/stack/{command}{parameters}"));
+            assert_eq!(names(&answer), wanted(group), "{command}{parameters}");
+        }
+    }
+    assert_eq!(one("/knet/stack/conn_stat")["PAEstablished"], 1);
+    let tcp = one("/knet/stack/tcp_stat");
+    assert_eq!(
+        (&tcp["Accepts"], &tcp["TcpUserAccept"]),
+        (&json!(1), &json!(1))
+    );
+    assert!(tcp.get("KeepProbe").is_none(), "zeros are left out: {tcp}");
+    assert!(
+        names(&tcp)
+            .iter()
+            .all(|name| wanted("tcp_stat").contains(&name.as_str())),
+        "{tcp}"
+    );
+    assert_eq!(one("/knet/stack/abn_stat"), json!({}));
+    assert_eq!(one("/knet/stack/fd_count,tcp"), "1");
+    assert_eq!(one(&format!("/knet/stack/fd_count,{pid} udp")), "0");
+    let sockets = one(&format!("/knet/stack/net_stat,{pid} 0 10"));
+    assert_eq!(names(&sockets), ["osFd11"]);
+    assert_eq!(names(&sockets["osFd11"]), wanted("net_stat"));
+    assert_eq!(
+        (&sockets["osFd11"]["state"], &sockets["osFd11"]["rAddr"]),
+        (&json!("ESTABLISHED"), &json!("10.77.0.2"))
+    );
+    let socket = one("/knet/stack/socket_info,11");
+    for group in ["SockInfo", "InetSkInfo", "TcpBaseInfo", "TcpTransInfo"] {
+        assert_eq!(names(&socket[group]), wanted(group), "{group}");
+    }
+    assert_eq!(
+        (
+            &socket["SockInfo"]["state"],
+            &socket["TcpBaseInfo"]["state"]
+        ),
+        (&json!(4), &json!("ESTABLISHED"))
+    );
+    assert_eq!(
+        (
+            &socket["TcpBaseInfo"]["connType"],
+            &socket["TcpTransInfo"]["lport"]
+        ),
+        (&json!("Passive"), &json!(6_379))
+    );
+    assert_eq!(
+        one(&format!("/knet/stack/epoll_stat,{pid} 0 10 0 10")),
+        json!({})
+    );
+    assert_eq!(one("/knet/flow/list,0 10"), json!({}));
+    assert_eq!(one("/ethdev/list"), json!([0]));
+    assert!(one("/ethdev/stats,0")["ipackets"].as_u64().unwrap() > 2);
+    assert!(one("/ethdev/xstats,0")["rx_good_bytes"].as_u64().unwrap() > 100);
+    let queues = one("/knet/ethdev/queue");
+    assert_eq!(names(&queues["queue0"]), wanted("ethdev_queue"));
+    assert_eq!(queues["queue0"]["pid"], host);
+    let usage = one("/knet/ethdev/usage,0 1");
+    assert_eq!(names(&usage["0_1"]), wanted("ethdev_usage"));
+    for wrong in [
+        "/knet/stack/nonsense",
+        "/knet/stack/tcp_stat,1",
+        "/knet/stack/net_stat",
+        "/knet/ethdev/usage,0 61",
+        "/nonsense",
+        "hello",
+    ] {
+        assert_eq!(one(wrong), Value::Null, "{wrong}");
+    }
+    // K-NET's file of statistics, in the run folder of this trial.
+    let file = server
+        .knetd
+        .socket()
+        .unwrap()
+        .with_file_name("stats")
+        .join("knet-persist.json");
+    until("it is written", || file.exists());
+    let kept: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(
+        names(&kept["pstats0"]),
+        ["abn", "conn", "date", "mem", "pbuf", "pid", "pkts", "tcp"]
+    );
+    assert_eq!(names(&kept["pstats0"]["tcp"]).len(), 136);
+}

@@ -315,6 +315,8 @@ pub struct EpollCell {
     pub kernel_items: AtomicU32,
     /// Where the next collection begins, for fairness (an object index).
     pub cursor: AtomicU32,
+    /// The descriptor that it has in the process which joined it last, plus one; 0 = not told. For people only.
+    pub fd: AtomicU32,
 }
 
 /// Values of [`ProcCell::state`].

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::event::Timespec;
 
-use super::admin::{Desk, Sessions};
+use super::admin::{Asker, Desk, Sessions, Telemetry};
 use super::clients::{Client, Clients, Ready, Standing, source};
 use super::family::Family;
 use super::launch::{self, Running};
@@ -109,6 +109,7 @@ pub struct Server {
     /// Where tools ask this thread.
     pub(super) desk: Arc<Desk>,
     pub(super) sessions: Sessions,
+    telemetry: Option<Telemetry>,
     /// Log lines that clients can provoke.
     pub(super) warnings: RateLimit,
     pub(super) life: Life,
@@ -138,6 +139,7 @@ impl Server {
             watch: None,
             desk: Arc::new(Desk::new().map_err(no_descriptor)?),
             sessions: Sessions::default(),
+            telemetry: None,
             warnings: RateLimit::new(1, 16),
             life: Life::new(
                 matches!(config, ServerConfig::Private { .. }),
@@ -464,6 +466,8 @@ impl Server {
             .port
             .interface()
             .and_then(|name| PortWatch::new(name, time::monotonic()));
+        let asker = Asker::new(Arc::clone(&self.desk), Arc::clone(&self.mailbox));
+        self.telemetry = Telemetry::start(config, &asker);
         for family in self.families.iter_mut().flatten() {
             family.introduce(&self.mailbox);
         }
@@ -640,6 +644,9 @@ impl Server {
     /// The end: nobody finds us any more, the lcore stops, the programs that are left learn it.
     fn close(&mut self) {
         self.hide();
+        // Before its thread is waited for: it may be asking.
+        self.desk.close();
+        self.telemetry = None;
         if let Some(running) = self.running.take() {
             self.mailbox.post(Mail::Stop);
             let mut sources = [source(running.end())];

@@ -3,8 +3,10 @@
 
 import json
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 
@@ -159,12 +161,88 @@ def why_reads_the_config(admin):
     admin.lab.end(process, signal.SIGKILL)
 
 
+def dpdks_own_client_reads_the_telemetry(admin):
+    client = shutil.which("dpdk-telemetry.py")
+    if not client:
+        return "dpdk-telemetry.py is not installed"
+    admin.cli("set", "key", "value")
+    commands = ["/", "/info", "/ethdev/stats,0", "/knet/stack/tcp_stat", f"/knet/stack/net_stat,{admin.pid} 0 0",
+                f"/knet/stack/epoll_stat,{admin.pid} 0 10 0 10"]
+    done = subprocess.run(
+        [client, "-f", "knet", "-i", "1"], input="\n".join([*commands, "quit"]) + "\n", text=True, stdout=subprocess.PIPE,
+        timeout=30, check=True, env={**os.environ, "RUNTIME_DIRECTORY": os.path.join(admin.lab.state, "run-s")},
+    )
+    answers = {}
+    for line in done.stdout.splitlines():
+        answers.update(json.loads(line))
+    assert answers["/info"]["pid"] == admin.ask("status", "--json")[0]["process"], answers
+    assert answers["/knet/stack/tcp_stat"]["Accepts"] >= 1, answers
+    listener = [row for row in answers["/knet/stack/net_stat"].values() if row["state"] == "LISTEN"]
+    assert listener[0]["lPort"] == PORT, answers
+    (epoll,) = answers["/knet/stack/epoll_stat"].values()
+    assert os.readlink(f"/proc/{admin.pid}/fd/{epoll['osFd']}") == "anon_inode:[eventpoll]", epoll
+    fds = [name.removeprefix("fd_") for name in epoll["details"]]
+    assert fds and all(os.readlink(f"/proc/{admin.pid}/fd/{fd}").startswith("socket:") for fd in fds), epoll
+    assert all(row["expectEvents"] & 1 for row in epoll["details"].values()), epoll
+    return None
+
+
+def metrics_are_off_unless_asked_for(admin):
+    conf, run = os.path.join(admin.lab.work, "metrics.conf"), os.path.join(admin.lab.work, "run-metrics")
+    path = os.path.join(admin.lab.work, "metrics.sock")
+    with open(conf, "w", encoding="ascii") as file:
+        file.write(f'{{"interface": {{"vdevs": ["knet_unix,path={admin.lab.work}/wire"], "ip": "10.77.1.1"}},'
+                   f' "common": {{"metrics": "unix:{path}", "linger_s": 0}}}}')
+    os.makedirs(run, mode=0o700)
+    listens = LISTENS.replace("'0.0.0.0', 0", "'10.77.1.1', 80")
+    changed = {"KNET_CONF": conf, "KNET_RUN_DIR": run, "KNET_HOST": os.path.join(BUILD, "knetd")}
+    process = started(admin, [sys.executable, "-c", listens], LD_PRELOAD=os.path.join(BUILD, "libknet_frame.so"), **changed)
+    wait_for("the socket is there", lambda: os.path.exists(path))
+
+    def get(request):
+        peer = socket.socket(socket.AF_UNIX)
+        peer.settimeout(10)
+        peer.connect(path)
+        peer.sendall(request)
+        parts = []
+        while part := peer.recv(65536):
+            parts.append(part)
+        return b"".join(parts).decode().split("\r\n\r\n", 1)
+
+    head, body = get(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert head.startswith("HTTP/1.1 200 ") and "application/openmetrics-text; version=1.0.0" in head, head
+    assert body.endswith("# EOF\n"), body[-100:]
+    types, samples = {}, {}
+    for line in body.splitlines()[:-1]:
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split()
+            assert name not in types, name
+            types[name] = kind
+        else:
+            name, value = line.split()
+            samples[name] = int(value)
+    for name in samples:
+        family = name.removesuffix("_total")
+        assert types[family] == ("counter" if name.endswith("_total") else "gauge"), name
+    assert samples["knet_lcore_listeners_made_total"] == 1 and samples["knet_up"] == 1, samples
+    with open(os.path.join(ROOT, "conf", "grafana-dashboard.json"), encoding="utf-8") as file:
+        dashboard = json.load(file)
+    shown = {name for panel in dashboard["panels"] for target in panel["targets"] for name in re.findall(r"knet_\w+", target["expr"])}
+    assert len(shown) > 15 and not shown - set(samples), shown - set(samples)
+    assert get(b"GET /nothing HTTP/1.1\r\n\r\n")[0].startswith("HTTP/1.1 404 ")
+    assert get(b"POST /metrics HTTP/1.1\r\n\r\n")[0].startswith("HTTP/1.1 405 ")
+    admin.lab.end(process)
+    wait_for("the socket is gone with its host", lambda: not os.path.exists(path))
+
+
 CASES = [
     ss_names_owner_and_descriptor,
     why_tells_each_socket,
     why_explains_programs_that_are_not_preloaded,
     why_knows_set_user_id,
     why_reads_the_config,
+    dpdks_own_client_reads_the_telemetry,
+    metrics_are_off_unless_asked_for,
 ]
 
 if __name__ == "__main__":

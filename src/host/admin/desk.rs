@@ -82,7 +82,8 @@ pub(in crate::host) struct Facts {
 /// The desk.
 #[derive(Debug)]
 pub(in crate::host) struct Desk {
-    asks: Mutex<Vec<SyncSender<Facts>>>,
+    /// None: closed.
+    asks: Mutex<Option<Vec<SyncSender<Facts>>>>,
     bell: OwnedFd,
 }
 
@@ -93,7 +94,7 @@ impl Desk {
     /// EMFILE.
     pub(in crate::host) fn new() -> Result<Self> {
         Ok(Self {
-            asks: Mutex::default(),
+            asks: Mutex::new(Some(Vec::new())),
             bell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
@@ -103,12 +104,13 @@ impl Desk {
         &self.bell
     }
 
-    /// Asks.
+    /// Asks. Whoever asks at a closed desk learns it at once, because the sender is dropped.
     pub(super) fn ask(&self, to: SyncSender<Facts>) {
-        self.asks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(to);
+        let mut asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(asks) = &mut *asks else {
+            return;
+        };
+        asks.push(to);
         match rustix::io::write(&self.bell, &1u64.to_ne_bytes()) {
             // EAGAIN: it rings already.
             Ok(_) | Err(Errno::AGAIN) => {}
@@ -116,12 +118,18 @@ impl Desk {
         }
     }
 
+    /// Nobody is told any more: the control thread ends.
+    pub(in crate::host) fn close(&self) {
+        *self.asks.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// Tells everybody who asked.
     pub(in crate::host) fn tell(&self, facts: impl FnOnce() -> Facts) {
         let mut count = [0; 8];
         // EAGAIN: somebody asked and was told before the bell was looked at.
         let _ = rustix::io::read(&self.bell, &mut count);
-        let asks = core::mem::take(&mut *self.asks.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
+        let asks = asks.as_mut().map(core::mem::take).unwrap_or_default();
         if asks.is_empty() {
             return;
         }

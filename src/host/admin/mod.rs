@@ -16,6 +16,7 @@ mod asker;
 mod desk;
 mod session;
 mod sockets;
+mod telemetry;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(super) use asker::Asker;
 pub(super) use desk::{ClientFact, Desk, Facts, FamilyFact, PortFact};
+pub(super) use telemetry::Telemetry;
 
 use self::answer::Answer;
 
