@@ -13,6 +13,8 @@ use clap::{Parser, Subcommand};
 
 #[path = "knetctl/check.rs"]
 mod check;
+#[path = "knetctl/generate.rs"]
+mod generate;
 #[path = "knetctl/host.rs"]
 mod host;
 #[path = "knetctl/print.rs"]
@@ -51,6 +53,7 @@ enum Command {
     Ss(ss::Ss),
     Stats(stats::Stats),
     Why(why::Why),
+    Generate(generate::Generate),
 }
 
 fn main() -> ExitCode {
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
             Command::Ss(ss) => ss.execute(),
             Command::Stats(stats) => stats.execute(),
             Command::Why(why) => why.execute(),
+            Command::Generate(generate) => generate.execute(),
         },
         Err(error) => {
             // Nothing is left to tell when even this cannot be printed.
