@@ -3,7 +3,7 @@
 use super::error::Fault;
 use super::key::{
     ANY, BASE_VIRTADDR, BDF, CPUS, DRIVER, HUGE_DIR, IPV4, IPV4_PREFIX, IPV4_SET, IPV6_PREFIX, Key,
-    Kind, MAC, NETDEV, ROUTE, SOCKET_LIMIT, SOCKET_MEM, Section, U64, VDEV,
+    Kind, MAC, METRICS, NETDEV, ROUTE, SOCKET_LIMIT, SOCKET_MEM, Section, U64, VDEV,
 };
 use super::parse::Node;
 use super::reader::{Field, Reader, Take};
@@ -64,6 +64,7 @@ section! { Common "common" "Mode, policy and progress." {
     inline_grace_us: i64 = Key::ours("inline_grace_us", whole(10, 1_000_000), "200", "Microseconds without a driving thread after which the inline helper thread takes over.").not_served(NO_INLINE);
     linger_s: i64 = Key::ours("linger_s", whole(0, 3_600), "5", "Seconds that a host stays with no client and no flow.");
     linger_max_s: i64 = Key::ours("linger_max_s", whole(1, 3_600), "120", "Seconds that a host stays at most to deliver what programs left behind.");
+    metrics: String = Key::ours("metrics", Kind::Text(METRICS), "\"\"", "Where OpenMetrics are served (http, /metrics): \"unix:/absolute/path\" or a loopback address with a port, \"127.0.0.1:9464\"; empty: nowhere.");
 } }
 
 section! { Accelerate "common.accelerate" "Narrows what is accelerated; an empty list means all." {

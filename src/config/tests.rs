@@ -883,3 +883,37 @@ fn rules_that_make_no_sense_say_why() {
         &["\"launch\" cannot be had"],
     );
 }
+
+#[test]
+fn metrics_are_served_on_this_machine_only() {
+    let load = |value: &str| {
+        let text = format!(
+            r#"{{"interface": {{"netdev": "v0", "ip": "10.0.0.1"}}, "common": {{"metrics": "{value}"}}}}"#
+        );
+        load_bytes("test", text.as_bytes())
+    };
+    assert_eq!(load("").unwrap().metrics, None);
+    let unix = load("unix:/run/knet/metrics.sock").unwrap().metrics;
+    assert_eq!(unix, Some(MetricsAt::Unix("/run/knet/metrics.sock".into())));
+    let loopback = load("127.0.0.1:9464").unwrap().metrics;
+    assert_eq!(
+        loopback,
+        Some(MetricsAt::Loopback("127.0.0.1:9464".parse().unwrap()))
+    );
+    for bad in [
+        "0.0.0.0:9464",
+        "10.0.0.1:9464",
+        "127.0.0.1",
+        "127.0.0.1:0",
+        "127.0.0.1:99999",
+        "unix:relative",
+        "localhost:80",
+    ] {
+        let faults = load(bad).unwrap_err();
+        assert_eq!(
+            faults.faults.first().unwrap().path,
+            "common.metrics",
+            "{bad}"
+        );
+    }
+}

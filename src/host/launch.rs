@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use rustix::pipe::PipeFlags;
 use rustix::rand::GetRandomFlags;
 
+use super::admin::PortFact;
 use super::open;
 use super::port_lock::PortLock;
 use crate::config::{Config, Idle};
@@ -47,6 +48,20 @@ impl Running {
     /// What the port counts.
     pub(super) fn port_stats(&self) -> PortStats {
         self.device.stats()
+    }
+
+    /// What a report says of it.
+    pub(super) fn fact(&self) -> PortFact {
+        let port = self.device.capabilities();
+        PortFact {
+            device: port.description.clone(),
+            up: self.device.link_up(),
+            mtu: port.mtu,
+            mac: port.mac,
+            stats: self.device.stats(),
+            cpu: self.placement.cpu.0,
+            shared: self.placement.shared,
+        }
     }
 
     /// The CPU of the lcore.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustix::event::Timespec;
 
+use super::admin::{Asker, Desk, Sessions, Telemetry};
 use super::clients::{Client, Clients, Ready, Standing, source};
 use super::family::Family;
 use super::launch::{self, Running};
@@ -74,6 +75,16 @@ impl Fault {
         }
     }
 
+    /// It, as it is.
+    pub(super) fn message(&self) -> Message<'_> {
+        Message {
+            kind: Kind::Fault,
+            a: self.errno.raw_os_error().unsigned_abs(),
+            b: 0,
+            text: &self.text,
+        }
+    }
+
     pub(super) fn of_config(faults: &Faults) -> Self {
         Self {
             on_error: Some(faults.on_error),
@@ -100,6 +111,10 @@ pub struct Server {
     /// When to look at the lcore next, and the wake-up that it was writing at the last look.
     look: Instant,
     writing: Option<(u64, u32)>,
+    /// Where tools ask this thread.
+    pub(super) desk: Arc<Desk>,
+    pub(super) sessions: Sessions,
+    telemetry: Option<Telemetry>,
     /// Log lines that clients can provoke.
     pub(super) warnings: RateLimit,
     pub(super) life: Life,
@@ -129,6 +144,9 @@ impl Server {
             watch: None,
             look: Instant::ZERO,
             writing: None,
+            desk: Arc::new(Desk::new().map_err(no_descriptor)?),
+            sessions: Sessions::default(),
+            telemetry: None,
             warnings: RateLimit::new(1, 16),
             life: Life::new(
                 matches!(config, ServerConfig::Private { .. }),
@@ -278,6 +296,7 @@ impl Server {
             self.signals.as_ref().map(AsFd::as_fd),
             self.running.as_ref().map(Running::end),
             Some(self.mailbox.news().as_fd()),
+            Some(self.desk.bell().as_fd()),
         ];
         let first = sources.len();
         sources.extend(own.iter().flatten().map(|fd| source(*fd)));
@@ -297,7 +316,7 @@ impl Server {
             .filter_map(|(ready, rang)| rang.then_some(*ready))
             .collect();
         let mut rest = rang.iter().skip(first).copied();
-        let [listener, signals, end, news] =
+        let [listener, signals, end, news, desk] =
             own.map(|fd| fd.is_some() && rest.next().unwrap_or(false));
         drop(sources);
         if news {
@@ -319,6 +338,9 @@ impl Server {
         }
         if listener {
             self.accept();
+        }
+        if desk {
+            self.desk.tell(|| self.facts());
         }
         if signals {
             self.signal()?;
@@ -417,6 +439,7 @@ impl Server {
                 };
                 self.answer(place, &message, &[]);
             }
+            (Kind::Query, Standing::New) => self.query(place, message.text),
             (Kind::Open, Standing::Attached { .. }) => match self.open() {
                 Ok(()) => self.answer(place, &Message::new(Kind::Opened, 0, 0), &[]),
                 Err(fault) => {
@@ -488,6 +511,8 @@ impl Server {
             .port
             .interface()
             .and_then(|name| PortWatch::new(name, time::monotonic()));
+        let asker = Asker::new(Arc::clone(&self.desk), Arc::clone(&self.mailbox));
+        self.telemetry = Telemetry::start(config, &asker);
         for family in self.families.iter_mut().flatten() {
             family.introduce(&self.mailbox);
         }
@@ -633,10 +658,9 @@ impl Server {
         let text = format!("{}; {end}", fault.text);
         crate::error!("event=refused reason=\"{text}\"");
         let message = Message {
-            kind: Kind::Fault,
-            a: fault.errno.raw_os_error().unsigned_abs(),
             b: u32::from(fails),
             text: &text,
+            ..fault.message()
         };
         self.answer(place, &message, &[]);
     }
@@ -671,6 +695,9 @@ impl Server {
     /// The end: nobody finds us any more, the lcore stops, the programs that are left learn it.
     fn close(&mut self) {
         self.hide();
+        // Before its thread is waited for: it may be asking.
+        self.desk.close();
+        self.telemetry = None;
         if let Some(running) = self.running.take() {
             self.mailbox.post(Mail::Stop);
             let mut sources = [source(running.end())];

@@ -24,7 +24,7 @@ counters! {
         /// Listeners made.
         listeners_made,
         /// Flows handed to a program through an accept queue.
-        flows_accepted,
+        flows_handed_over,
         /// Flows that a program asked for.
         flows_connected,
         /// Wishes refused.

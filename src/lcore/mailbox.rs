@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::event::EventfdFlags;
 use rustix::io::ReadWriteFlags;
 
+use super::look::{Look, Seen};
 use super::segments::Segments;
 use crate::errno::{Errno, Result};
 use crate::stack::Owner;
@@ -68,6 +69,13 @@ pub enum Mail {
     Report {
         /// To whom; it waits a moment at most.
         to: SyncSender<Report>,
+    },
+    /// A part of a report is sent back, at most as much as a turn can afford.
+    Look {
+        /// Which part.
+        at: Look,
+        /// To whom; there is room for one part.
+        to: SyncSender<Seen>,
     },
     /// The MTU of the port's interface has changed.
     Mtu {

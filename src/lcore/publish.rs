@@ -80,7 +80,7 @@ impl Work<'_> {
             }
             return self.shared.stack.close(self.now, flow, Close::Abort);
         }
-        self.shared.counters.flows_accepted.raise();
+        self.shared.counters.flows_handed_over.raise();
         self.alert(listener_object);
     }
 

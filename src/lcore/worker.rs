@@ -8,6 +8,7 @@ use super::clock::Clock;
 use super::counters::LcoreCounters;
 use super::family::{Family, Shared};
 use super::idle::{self, Idle, IdleConfig, Next};
+use super::look::{Counted, LOOK_PLACES, Look, Seen};
 use super::mailbox::{Mail, Mailbox, Report};
 use super::memory::Memory;
 use super::object::{FAMILIES_MAX, Token};
@@ -320,10 +321,49 @@ impl Lcore {
                 // Nobody waits any more: then nobody wants it.
                 let _ = to.try_send(self.report());
             }
+            Mail::Look { at, to } => {
+                // As for a report.
+                let _ = to.try_send(self.look(now, at));
+            }
             Mail::Mtu { mtu } => self.stack.set_port_mtu(mtu),
             Mail::Neighbour => self.idle.share(),
             Mail::Stop => self.stopped = true,
         }
+    }
+
+    fn look(&self, now: Instant, at: Look) -> Seen {
+        match at {
+            Look::Counters => Seen::Counters(self.count()),
+            Look::Flows { from } => Seen::Flows(self.stack.view_flows(now, from, LOOK_PLACES)),
+            Look::Listeners { from } => {
+                Seen::Listeners(self.stack.view_listeners(from, LOOK_PLACES))
+            }
+            Look::Resting { from } => {
+                Seen::Resting(self.stack.view_resting(now, from, LOOK_PLACES))
+            }
+        }
+    }
+
+    fn count(&self) -> Counted {
+        let mut counted = Counted {
+            gauges: vec![
+                ("flows", self.stack.live_flows() as u64),
+                ("flows_resting", self.stack.resting_flows() as u64),
+                ("flows_max", self.stack.config().max_flows as u64),
+                ("neighbors", self.stack.neighbor_count() as u64),
+                ("families", self.families.iter().flatten().count() as u64),
+            ],
+            ..Counted::default()
+        };
+        let lcore = &mut counted.lcore;
+        self.status
+            .counters
+            .for_each(|name, value| lcore.push((name, value)));
+        let stack = &mut counted.stack;
+        self.stack
+            .counters()
+            .for_each(|name, value| stack.push((name, value)));
+        counted
     }
 
     fn report(&self) -> Report {

@@ -261,7 +261,7 @@ impl Stack {
         Some((self.table.id(index), cold.token))
     }
 
-    fn facts_of(&self, index: u32) -> Option<Facts> {
+    pub(crate) fn facts_of(&self, index: u32) -> Option<Facts> {
         let (hot, cold) = self.table.look(index)?;
         let open = !hot.flags.has(Flags::DETACHED) && cold.error.is_none();
         Some(Facts {
