@@ -161,6 +161,7 @@ t2() {
   for file in $programs; do script_tests "$file" 300 "tests/apps/$file.py"; done
   cargo_tests "1 GiB each way in virtual time" 600 \
     env KNET_TEST_BULK_MIB=1024 cargo test --release --quiet --lib -- stack::tests::bulk::a_bad_wire --show-output
+  script_tests "benchmark" 300 tests/apps/bench.py
   script_tests "clients over vhost" 300 env KNET_TEST_DEVICE=vhost tests/apps/clients.py
 }
 

@@ -42,6 +42,8 @@ pub mod iomux;
 #[cfg(not(loom))]
 pub mod lcore;
 #[cfg(not(loom))]
+pub mod prefetch;
+#[cfg(not(loom))]
 pub mod preflight;
 pub mod readiness;
 #[cfg(not(loom))]

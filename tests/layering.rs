@@ -16,6 +16,7 @@ const TABLE: &[(&str, &str)] = &[
     ("id", ""),
     ("time", ""),
     ("telemetry", ""),
+    ("prefetch", ""),
     ("ffi", ""),
     ("config", ""),
     ("gpu", "config"),
@@ -50,7 +51,7 @@ const TABLE: &[(&str, &str)] = &[
 ];
 
 /// What everybody above may use, each of them only what stands before it.
-const BASE: &[&str] = &["errno", "id", "time", "telemetry"];
+const BASE: &[&str] = &["errno", "id", "time", "telemetry", "prefetch"];
 
 /// Whether the table lets `module` use `other`.
 fn may_use(module: &str, other: &str) -> bool {
@@ -216,6 +217,7 @@ fn unsafe_stays_where_it_is_allowed() {
         "fd/registry.rs",
         "device/plugin",
         "lcore/memory.rs",
+        "prefetch.rs",
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();

@@ -4,7 +4,7 @@ use crate::counters;
 
 counters! {
     /// Counters of one lcore.
-    pub struct LcoreCounters {
+    pub struct LcoreCounters of OwnCounter {
         /// Turns of the loop.
         turns,
         /// Turns that found nothing to do.
