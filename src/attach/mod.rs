@@ -8,6 +8,7 @@
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
 mod config_file;
+mod door;
 mod fault;
 pub mod fork;
 mod handshake;
@@ -228,13 +229,17 @@ fn attach() -> core::result::Result<&'static Link, Fault> {
 }
 
 fn attach_with(config: &ConfigFile) -> core::result::Result<&'static Link, Fault> {
-    if config.fd.is_none() {
+    // A private host would take the port from the one that is being started again.
+    let follows_system =
+        link().is_some_and(|lost| lost.control.header().policy.has(policy_flag::SYSTEM_HOST));
+    if config.fd.is_none() || follows_system {
         // Only a host of the system can read it for us.
         let system = system_socket()?;
         return match system.map(|socket| finish(socket, config)) {
             Some(Answer::Done(link)) => Ok(link),
             Some(Answer::Fault(fault)) => Err(fault),
             Some(Answer::Lost(error)) => Err(handshake::lost(error)),
+            None if follows_system => Err(handshake::lost(Errno::CONNREFUSED)),
             None => Err(Fault::config(config.path, Errno::ACCESS)),
         };
     }
@@ -282,8 +287,21 @@ fn system_socket() -> core::result::Result<Option<i32>, Fault> {
     let path = Path::new(rendezvous::SYSTEM_SOCKET.to_bytes())
         .map_err(|e| Fault::step("host", rendezvous::SYSTEM_SOCKET, e))?;
     match handshake::connect(&path) {
-        Err(Errno::ACCESS) => Ok(None),
+        Err(Errno::ACCESS | Errno::PERM) => Ok(door::take()),
+        Ok(Some(socket)) => {
+            if let Some(door) = door::take() {
+                descriptor::close(door);
+            }
+            Ok(Some(socket))
+        }
         other => other.map_err(|e| Fault::step("host", rendezvous::SYSTEM_SOCKET, e)),
+    }
+}
+
+/// The process is about to give up rights that may be needed to reach the host of the system.
+pub fn before_rights_go() {
+    if STAGE.load(Ordering::Acquire) == stage::UNTRIED {
+        door::open();
     }
 }
 

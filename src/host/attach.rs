@@ -7,11 +7,14 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::clients::{Client, Standing};
 use super::family::Family;
+use super::group;
 use super::server::{Fault, Server, own_path, timespec};
 use super::socket;
 use crate::channel::cell::Header;
 use crate::channel::message::{Kind, Message};
-use crate::config::{self, Config};
+use crate::channel::policy::policy_flag;
+use crate::channel::sync::Ordering;
+use crate::config::{self, Config, Mode};
 use crate::errno::Errno;
 use crate::lcore::{self, Mail};
 use crate::rendezvous::{self, ConfigHash};
@@ -56,6 +59,10 @@ impl Server {
             .admit(message.b)
             .map_err(|errno| no_room(format!("no process cell: {errno}")))?;
         family.clients = 1;
+        if !self.private {
+            let flags = &family.segments.control.header().policy.flags;
+            flags.fetch_or(policy_flag::SYSTEM_HOST, Ordering::Relaxed);
+        }
         let welcome = Message::new(Kind::Welcome, cell, std::process::id());
         let Some(client) = self.clients.at_mut(place) else {
             return Ok(());
@@ -120,6 +127,13 @@ impl Server {
         }
         let config =
             config::load_bytes(path, &bytes).map_err(|faults| Fault::of_config(&faults))?;
+        if config.mode == Mode::Shared {
+            let socket = rendezvous::SYSTEM_SOCKET.to_string_lossy();
+            return Err(invalid(format!(
+                "{path}: common.mode is 1, but no host of the system with this config listens at {socket}, or it lets \
+                 only members of the group {GROUP} in (systemctl start knetd; SupplementaryGroups={GROUP}; or mode 0)"
+            )));
+        }
         let mut bytes_hash = ConfigHash::default();
         bytes_hash.add(&bytes);
         self.adopt(config);
@@ -154,12 +168,15 @@ impl Server {
         let fault = |errno: Errno| format!("socket {}: {errno}", path.display());
         let address = SocketAddrUnix::new(&path).map_err(fault)?;
         let fresh = || {
-            rustix::net::socket_with(
+            let socket = rustix::net::socket_with(
                 AddressFamily::UNIX,
                 SocketType::SEQPACKET,
                 SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
                 None,
-            )
+            )?;
+            // bind(2) gives the file this mode: nobody gets in before it has its group.
+            rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(0o600))?;
+            Ok(socket)
         };
         let socket = fresh().map_err(fault)?;
         match rustix::net::bind(&socket, &address) {
@@ -177,8 +194,18 @@ impl Server {
             }
             Err(errno) => return Err(fault(errno)),
         }
-        let mode = if self.private { 0o600 } else { 0o660 };
-        rustix::fs::chmod(&path, rustix::fs::Mode::from_raw_mode(mode)).map_err(fault)?;
+        // A host of another user than root serves that user alone.
+        if !self.private && rustix::process::geteuid().is_root() {
+            let group = group::number(GROUP).map_err(fault)?;
+            if group.is_none() {
+                crate::warn!(
+                    "socket={} group={GROUP} event=no_such_group action=\"only root may attach\"",
+                    path.display()
+                );
+            }
+            rustix::fs::chown(&path, None, group.map(rustix::fs::Gid::from_raw)).map_err(fault)?;
+            rustix::fs::chmod(&path, rustix::fs::Mode::from_raw_mode(0o660)).map_err(fault)?;
+        }
         rustix::net::listen(&socket, LISTEN_BACKLOG).map_err(fault)?;
         self.listener = Some((socket, path));
         Ok(())
@@ -246,6 +273,8 @@ impl Server {
     }
 }
 
+/// Whose members may attach to the system's host.
+const GROUP: &str = "knet";
 /// Clients that may wait to be accepted.
 const LISTEN_BACKLOG: i32 = 128;
 /// Clients that may be there without having said Hello; a further one takes the place of the oldest.

@@ -9,6 +9,7 @@
 mod attach;
 mod clients;
 mod family;
+mod group;
 mod launch;
 mod life;
 mod open;

@@ -102,7 +102,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A host that serves nobody yet. A private one binds its socket when it knows its config, a system one here.
+    /// A host that serves nobody yet. A private one binds its socket when it knows its config and opens its port when a
+    /// program needs it; a system one does both here, so that whoever started it learns what is wrong.
     ///
     /// # Errors
     /// One line for the operator.
@@ -141,6 +142,10 @@ impl Server {
             ServerConfig::System { config, socket } => {
                 server.adopt(*config);
                 server.listen(socket)?;
+                if let Err(fault) = server.open() {
+                    server.hide();
+                    return Err(fault.text);
+                }
             }
         }
         Ok(server)
@@ -311,8 +316,22 @@ impl Server {
             crate::info!("signal={number} clients={clients} obeyed={obeyed}");
             if obeyed {
                 self.hide();
+                // Whose program is still there did not end its connections: a FIN would tell the peer that all was said.
+                let served: Vec<Owner> = self
+                    .families
+                    .iter()
+                    .flatten()
+                    .filter(|family| family.left_at.is_none())
+                    .map(|family| family.owner)
+                    .collect();
                 for place in self.clients.places() {
                     self.gone(place);
+                }
+                for owner in served {
+                    let mailbox = Arc::clone(&self.mailbox);
+                    if let Some(family) = self.family(owner) {
+                        family.abandon(&mailbox);
+                    }
                 }
                 if again {
                     // Whoever asks twice does not want to wait for peers that do not answer.
