@@ -46,6 +46,7 @@ knet_needs() {
 		test | command strace | strace | strace
 		test | command gdb | gdb | gdb
 		test | command valgrind | valgrind | valgrind
+		test | file /usr/lib/*-linux-gnu/libseccomp.so.2 /usr/lib*/libseccomp.so.2 | libseccomp2 | libseccomp
 		test | file /usr/lib/*-linux-gnu/libjemalloc.so.2 /usr/lib*/libjemalloc.so.2 | libjemalloc2 | jemalloc
 		test | file /usr/lib/*-linux-gnu/libtcmalloc_minimal.so.4 /usr/lib*/libtcmalloc_minimal.so.4 | libtcmalloc-minimal4 libtcmalloc-minimal4t64 | gperftools-libs
 	NEEDS

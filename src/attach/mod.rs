@@ -103,6 +103,17 @@ pub fn ensure() -> Standing {
     }
 }
 
+/// As [`ensure`], for a caller that does not wait for a host that cannot be had now.
+pub fn ensure_now() -> Standing {
+    if let Some(standing) = known() {
+        return standing;
+    }
+    let Some(_inside) = ATTACH.enter() else {
+        return Standing::Kernel;
+    };
+    known().or_else(try_now).unwrap_or(Standing::Kernel)
+}
+
 /// Attaches, the first time or to the host that takes a lost one's place. None = it is to be waited for.
 fn try_now() -> Option<Standing> {
     let lost = link();

@@ -15,6 +15,7 @@ use super::cvt;
 use crate::attach::{self, Link};
 use crate::errno::{Errno, Result};
 use crate::fd::registry::{self, Registration};
+use crate::fd::revive;
 use crate::fd::table::{self, Entry, Record};
 use crate::fd::{self, Socket, Target, epoll};
 use crate::ffi::wait::{EpollEvent, SignalMask};
@@ -377,7 +378,7 @@ pub unsafe fn epoll_pwait2(
 }
 
 /// What poll and select ask about a number. A socket of a host that is gone is its twin, which is hung up.
-fn asked(link: &Link, fd: c_int) -> iomux::Target {
+fn asked_of(link: &Link, fd: c_int) -> iomux::Target {
     match fd::target(fd) {
         Target::Socket(socket) if socket.link.number() == link.number() => {
             if socket.merged {
@@ -399,8 +400,8 @@ fn is_accelerated(fd: c_int) -> bool {
 ///
 /// # Safety
 /// `count` entries.
-unsafe fn polled<'a>(fds: *mut pollfd, count: nfds_t) -> Option<(&'static Link, &'a mut [pollfd])> {
-    let link = attach::link()?;
+unsafe fn polled<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+    attach::link()?;
     let count = usize::try_from(count).ok()?;
     if fds.is_null() || !fds.is_aligned() || count > table::NUMBERS {
         return None;
@@ -409,15 +410,23 @@ unsafe fn polled<'a>(fds: *mut pollfd, count: nfds_t) -> Option<(&'static Link, 
     let list = unsafe { core::slice::from_raw_parts_mut(fds, count) };
     list.iter()
         .any(|entry| is_accelerated(entry.fd))
-        .then_some((link, list))
+        .then_some(list)
 }
 
 fn poll_list(
-    link: &Link,
     list: &mut [pollfd],
     timeout: Option<Duration>,
     mask: Option<SignalMask>,
 ) -> Result<usize> {
+    revive::in_slices(timeout, |slice| poll_once(list, slice, mask))
+}
+
+fn poll_once(
+    list: &mut [pollfd],
+    timeout: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Result<usize> {
+    let link = attach::link().ok_or(Errno::INTR)?;
     let nothing = PollEntry {
         target: iomux::Target::Kernel(-1),
         events: 0,
@@ -426,7 +435,7 @@ fn poll_list(
     let mut scratch = Scratch::filled(list.len(), nothing)?;
     let entries = scratch.as_mut_slice();
     for (entry, fd) in entries.iter_mut().zip(&*list) {
-        entry.target = asked(link, fd.fd);
+        entry.target = asked_of(link, fd.fd);
         entry.events = fd.events;
     }
     let count = iomux::poll(link, entries, timeout, mask)?;
@@ -443,7 +452,7 @@ fn poll_list(
 pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: as the caller promises.
     match unsafe { polled(fds, count) } {
-        Some((link, list)) => cvt::number(poll_list(link, list, cvt::millis(timeout), None)),
+        Some(list) => cvt::number(poll_list(list, cvt::millis(timeout), None)),
         // SAFETY: the caller's arguments, unchanged.
         None => unsafe { real::poll(fds, count, timeout) },
     }
@@ -477,7 +486,7 @@ pub unsafe fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    let Some((link, list)) = (unsafe { polled(fds, count) }) else {
+    let Some(list) = (unsafe { polled(fds, count) }) else {
         // SAFETY: the caller's arguments, unchanged.
         return unsafe { real::ppoll(fds, count, timeout, mask) };
     };
@@ -485,7 +494,7 @@ pub unsafe fn ppoll(
     let mask = unsafe { cvt::mask(mask) };
     // SAFETY: as the caller promises.
     let timeout = unsafe { cvt::span(timeout) };
-    cvt::number(timeout.and_then(|timeout| poll_list(link, list, timeout, mask)))
+    cvt::number(timeout.and_then(|timeout| poll_list(list, timeout, mask)))
 }
 
 /// The checked ppoll of _FORTIFY_SOURCE.
@@ -524,11 +533,8 @@ unsafe fn words<'a>(set: *mut fd_set, count: u32) -> Option<&'a mut [u64]> {
 ///
 /// # Safety
 /// As select(2).
-unsafe fn selected<'a>(
-    count: c_int,
-    sets: [*mut fd_set; 3],
-) -> Option<(&'static Link, u32, Sets<'a>)> {
-    let link = attach::link()?;
+unsafe fn selected<'a>(count: c_int, sets: [*mut fd_set; 3]) -> Option<(u32, Sets<'a>)> {
+    attach::link()?;
     let count = u32::try_from(count).ok()?;
     let bad = |set: &*mut fd_set| !set.cast::<u64>().is_aligned();
     if count as usize > table::NUMBERS || sets.iter().any(bad) {
@@ -554,8 +560,47 @@ unsafe fn selected<'a>(
         (names(&sets.read, fd) || names(&sets.write, fd) || names(&sets.except, fd))
             && is_accelerated(fd)
     });
-    any.then_some((link, count, sets))
+    any.then_some((count, sets))
 }
+
+/// Waits as select(2) does.
+fn select_sets(
+    count: u32,
+    sets: &mut Sets<'_>,
+    timeout: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Result<usize> {
+    // What was asked, for another look after one that found nothing.
+    let mut asked = [[0; SETS_KEPT]; 3];
+    let kept = [&mut sets.read, &mut sets.write, &mut sets.except];
+    let is_kept = count as usize <= SETS_KEPT * 64;
+    if is_kept {
+        for (copy, set) in asked.iter_mut().zip(kept) {
+            copy.iter_mut()
+                .zip(set.iter().flat_map(|set| set.iter()))
+                .for_each(|(copy, word)| *copy = *word);
+        }
+    }
+    let mut is_first = true;
+    revive::in_slices(timeout, |slice| {
+        let link = attach::link().ok_or(Errno::INTR)?;
+        if !core::mem::replace(&mut is_first, false) && is_kept {
+            let kept = [&mut sets.read, &mut sets.write, &mut sets.except];
+            for (copy, set) in asked.iter().zip(kept) {
+                set.iter_mut()
+                    .flat_map(|set| set.iter_mut())
+                    .zip(copy)
+                    .for_each(|(word, copy)| *word = *copy);
+            }
+        }
+        let slice = if is_kept { slice } else { timeout };
+        let target = |fd| asked_of(link, fd);
+        iomux::select(link, count, sets, &target, slice, mask)
+    })
+}
+
+/// Words of a set of select(2) that are kept: FD_SETSIZE numbers. A longer set is asked about once.
+const SETS_KEPT: usize = libc::FD_SETSIZE / 64;
 
 /// select(2). The time that is left is written back, as Linux does.
 ///
@@ -569,7 +614,7 @@ pub unsafe fn select(
     timeout: *mut timeval,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    let Some((link, number, mut sets)) = (unsafe { selected(count, [read, write, except]) }) else {
+    let Some((number, mut sets)) = (unsafe { selected(count, [read, write, except]) }) else {
         // SAFETY: the caller's arguments, unchanged.
         return unsafe { real::select(count, read, write, except, timeout) };
     };
@@ -579,8 +624,7 @@ pub unsafe fn select(
         Err(error) => return cvt::done(Err(error)),
     };
     let begun = monotonic();
-    let target = |fd| asked(link, fd);
-    let result = iomux::select(link, number, &mut sets, &target, span, None);
+    let result = select_sets(number, &mut sets, span, None);
     if let Some(span) = span {
         let left = span.saturating_sub(monotonic().since(begun));
         let left = timeval {
@@ -606,7 +650,7 @@ pub unsafe fn pselect(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    let Some((link, number, mut sets)) = (unsafe { selected(count, [read, write, except]) }) else {
+    let Some((number, mut sets)) = (unsafe { selected(count, [read, write, except]) }) else {
         // SAFETY: the caller's arguments, unchanged.
         return unsafe { real::pselect(count, read, write, except, timeout, mask) };
     };
@@ -614,6 +658,5 @@ pub unsafe fn pselect(
     let mask = unsafe { cvt::mask(mask) };
     // SAFETY: as the caller promises.
     let span = unsafe { cvt::span(timeout) };
-    let target = |fd| asked(link, fd);
-    cvt::number(span.and_then(|span| iomux::select(link, number, &mut sets, &target, span, mask)))
+    cvt::number(span.and_then(|span| select_sets(number, &mut sets, span, mask)))
 }
