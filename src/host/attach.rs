@@ -1,6 +1,6 @@
 //! How programs come: the listening socket, Hello, and the config that it brings.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -10,6 +10,7 @@ use super::family::Family;
 use super::group;
 use super::server::{Fault, Server, own_path, timespec};
 use super::socket;
+use super::way_back::WayBack;
 use crate::channel::cell::Header;
 use crate::channel::message::{Kind, Message};
 use crate::channel::policy::policy_flag;
@@ -94,6 +95,7 @@ impl Server {
             self.mailbox.post(Mail::Process { owner, cell });
             self.neighbour(process);
         }
+        self.note_user(process);
         if number == self.families.len() {
             self.families.push(None);
         }
@@ -205,24 +207,46 @@ impl Server {
             }
             rustix::fs::chown(&path, None, group.map(rustix::fs::Gid::from_raw)).map_err(fault)?;
             rustix::fs::chmod(&path, rustix::fs::Mode::from_raw_mode(0o660)).map_err(fault)?;
+            match WayBack::open(&path, LISTEN_BACKLOG) {
+                Ok(way_back) => self.way_back = Some(way_back),
+                Err(errno) => crate::warn!(
+                    "socket={} event=no_way_back errno={errno} reason=\"programs that have given up their rights do \
+                     not find a restarted host\"",
+                    path.display()
+                ),
+            }
         }
         rustix::net::listen(&socket, LISTEN_BACKLOG).map_err(fault)?;
         self.listener = Some((socket, path));
         Ok(())
     }
 
+    /// A client that came by the path.
     pub(super) fn accept(&mut self) {
-        let Some((listener, _)) = &self.listener else {
-            return;
-        };
-        let now = time::monotonic();
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = match rustix::net::accept_with(listener, flags) {
+        if let Some((listener, _)) = &self.listener {
+            let taken = take(listener.as_fd());
+            self.admit(taken, |server, user| server.may_attach(user));
+        }
+    }
+
+    /// A client that came by the name.
+    pub(super) fn accept_back(&mut self) {
+        if let Some(way_back) = &self.way_back {
+            let taken = take(way_back.as_fd());
+            self.admit(taken, |server, user| {
+                let way_back = server.way_back.as_ref();
+                way_back.is_some_and(|way_back| way_back.admits(user))
+            });
+        }
+    }
+
+    fn admit(&mut self, taken: Result<OwnedFd, Errno>, admits: impl Fn(&Self, u32) -> bool) {
+        let socket = match taken {
             Ok(socket) => socket,
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             // Out of descriptors: the client waits in the queue until some are free.
             Err(errno) => {
-                if self.warnings.allow(now) {
+                if self.warnings.allow(time::monotonic()) {
                     crate::error!("event=client_not_accepted errno={errno}");
                 }
                 // Nothing but a pause can be done on this thread; the lcore goes on. EINTR only shortens it.
@@ -230,8 +254,9 @@ impl Server {
                 return;
             }
         };
+        let now = time::monotonic();
         match Client::new(socket, now) {
-            Ok((client, user)) if self.may_attach(user) => {
+            Ok((client, user)) if admits(self, user) => {
                 if self.clients.guests().count() >= GUESTS_MAX
                     && let Some((oldest, _)) = self.clients.oldest_guest()
                 {
@@ -271,6 +296,10 @@ impl Server {
         let own = rustix::process::geteuid().as_raw();
         user == own || user == 0 || (!self.private && own == 0)
     }
+}
+
+fn take(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
 /// Whose members may attach to the system's host.

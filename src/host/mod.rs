@@ -19,5 +19,6 @@ mod server;
 mod socket;
 mod status;
 mod watch;
+mod way_back;
 
 pub use server::{End, Server, ServerConfig};

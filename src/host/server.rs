@@ -13,6 +13,7 @@ use super::life::{Life, Seen, Verdict};
 use super::socket::{self, Received};
 use super::status;
 use super::watch::{News, PortWatch};
+use super::way_back::WayBack;
 use crate::BUILD_VERSION;
 use crate::channel::ABI;
 use crate::channel::cell::process;
@@ -89,6 +90,8 @@ pub struct Server {
     pub(super) unfit: bool,
     pub(super) config: Option<Config>,
     pub(super) listener: Option<(OwnedFd, PathBuf)>,
+    /// A system's host of root only.
+    pub(super) way_back: Option<WayBack>,
     pub(super) clients: Clients,
     pub(super) families: Vec<Option<Family>>,
     pub(super) mailbox: Arc<Mailbox>,
@@ -117,6 +120,7 @@ impl Server {
             unfit: false,
             config: None,
             listener: None,
+            way_back: None,
             clients: Clients::default(),
             families: Vec::new(),
             mailbox: Arc::new(Mailbox::new().map_err(no_descriptor)?),
@@ -253,6 +257,7 @@ impl Server {
         self.clients.watch(&mut sources, &mut order);
         let own = [
             self.listener.as_ref().map(|(fd, _)| fd.as_fd()),
+            self.way_back.as_ref().map(AsFd::as_fd),
             self.signals.as_ref().map(AsFd::as_fd),
             self.running.as_ref().map(Running::end),
         ];
@@ -274,7 +279,8 @@ impl Server {
             .filter_map(|(ready, rang)| rang.then_some(*ready))
             .collect();
         let mut rest = rang.iter().skip(first).copied();
-        let [listener, signals, end] = own.map(|fd| fd.is_some() && rest.next().unwrap_or(false));
+        let [listener, way_back, signals, end] =
+            own.map(|fd| fd.is_some() && rest.next().unwrap_or(false));
         drop(sources);
         // Messages before ends: a client's last words were sent before it went.
         for one in &ready {
@@ -291,6 +297,9 @@ impl Server {
         }
         if listener {
             self.accept();
+        }
+        if way_back {
+            self.accept_back();
         }
         if signals {
             self.signal()?;
@@ -316,23 +325,7 @@ impl Server {
             crate::info!("signal={number} clients={clients} obeyed={obeyed}");
             if obeyed {
                 self.hide();
-                // Whose program is still there did not end its connections: a FIN would tell the peer that all was said.
-                let served: Vec<Owner> = self
-                    .families
-                    .iter()
-                    .flatten()
-                    .filter(|family| family.left_at.is_none())
-                    .map(|family| family.owner)
-                    .collect();
-                for place in self.clients.places() {
-                    self.gone(place);
-                }
-                for owner in served {
-                    let mailbox = Arc::clone(&self.mailbox);
-                    if let Some(family) = self.family(owner) {
-                        family.abandon(&mailbox);
-                    }
-                }
+                self.desert();
                 if again {
                     // Whoever asks twice does not want to wait for peers that do not answer.
                     for family in self.families.iter_mut().flatten() {
@@ -342,6 +335,22 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Leaves the programs that are still there: their connections are reset, because a FIN would tell the peers that all
+    /// was said. What their tables say of listeners stays, so that they can listen anew on the next host.
+    fn desert(&mut self) {
+        for place in self.clients.places() {
+            let served = self.clients.at(place).map(|client| client.standing);
+            if let Some(Standing::Attached { owner, .. }) = served
+                && let Some(slot) = self.families.get_mut(owner.0 as usize)
+                && let Some(family) = slot.take()
+            {
+                family.die();
+                self.mailbox.post(Mail::Desert { owner });
+            }
+            self.clients.remove(place);
+        }
     }
 
     /// Serves up to `limit` messages that wait at a client; ends it when it is gone.
@@ -408,6 +417,9 @@ impl Server {
                 }
             },
             (Kind::Waiter, Standing::Attached { owner, .. }) => {
+                // A thread sleeps for the first time: the program is what it will be.
+                let process = client.process;
+                self.note_user(process);
                 self.waiter(owner, message.a, descriptors.next());
             }
             (Kind::Fork, Standing::Attached { owner, .. }) => {
@@ -626,8 +638,16 @@ impl Server {
         }
     }
 
+    /// Remembers as which user an attached process runs.
+    pub(super) fn note_user(&mut self, process: Option<u32>) {
+        if let (Some(way_back), Some(process)) = (&mut self.way_back, process) {
+            way_back.note(process);
+        }
+    }
+
     /// Listens no more.
     fn hide(&mut self) {
+        self.way_back = None;
         if let Some((_, path)) = self.listener.take()
             && let Err(errno) = rustix::fs::unlink(&path)
         {

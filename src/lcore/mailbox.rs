@@ -60,6 +60,12 @@ pub enum Mail {
         /// The family.
         owner: Owner,
     },
+    /// The host ends under the family: its flows are reset, and nothing more is written to its tables, which say what the
+    /// program will do anew elsewhere.
+    Desert {
+        /// The family.
+        owner: Owner,
+    },
     /// What is counted is sent back.
     Report {
         /// To whom; it waits a moment at most.

@@ -72,10 +72,8 @@ def tree(folder, without=()):
     return found
 
 
-class Packages:
-    """Both packages in two releases, the second with another default config."""
-
-    processes = []
+class Place:
+    """A mount namespace of this process's own, and a folder in it that is a file system."""
 
     def __init__(self):
         libc = ctypes.CDLL(None, use_errno=True)
@@ -84,22 +82,17 @@ class Packages:
         run("mount", "--make-rprivate", "/")
         leave_the_network()
         self.work = tempfile.mkdtemp(prefix="knet-package-")
-        # An overlay's layers may not lie in each other: a file system of their own.
+        # An overlay's layers may not lie in each other.
         run("mount", "-t", "tmpfs", "-o", "size=2g", "tmpfs", self.work)
         self.rpms, self.debs = [], []
-        other = os.path.join(self.work, "other.conf")
-        with open(os.path.join(ROOT, "conf", "knet_comm.conf"), encoding="utf-8") as file:
-            text = file.read().replace('"idle": "adaptive"', '"idle": "spin"')
-        with open(other, "w", encoding="utf-8") as file:
-            file.write(text)
-        script = os.path.join(ROOT, "scripts", "package.sh")
-        for release, more in (("1", []), ("2", ["--conf", other])):
-            out = os.path.join(self.work, "out" + release)
-            run(script, "--no-build", "--out", out, "--release", release, *more,
-                env={**os.environ, "KNET_BUILD": PROFILE})
-            self.rpms += glob.glob(out + "/*.rpm")
-            self.debs += glob.glob(out + "/*.deb")
-        assert len(self.rpms) == 2 and len(self.debs) == 2, (self.rpms, self.debs)
+
+    def build(self, release, *options):
+        """Makes both packages of the binaries that are there."""
+        out = os.path.join(self.work, "out" + release)
+        run(os.path.join(ROOT, "scripts", "package.sh"), "--no-build", "--out", out, "--release", release, *options,
+            env={**os.environ, "KNET_BUILD": PROFILE})
+        self.rpms += glob.glob(out + "/*.rpm")
+        self.debs += glob.glob(out + "/*.deb")
 
     def close(self):
         # The mounts end with this process; what they covered is a folder.
@@ -129,6 +122,23 @@ class Packages:
     def deb(self, which):
         """A deb as a system made above sees it."""
         return "/tmp/" + os.path.basename(self.debs[which])
+
+
+class Packages(Place):
+    """Both packages in two releases, the second with another default config."""
+
+    processes = []
+
+    def __init__(self):
+        super().__init__()
+        other = os.path.join(self.work, "other.conf")
+        with open(os.path.join(ROOT, "conf", "knet_comm.conf"), encoding="utf-8") as file:
+            text = file.read().replace('"idle": "adaptive"', '"idle": "spin"')
+        with open(other, "w", encoding="utf-8") as file:
+            file.write(text)
+        self.build("1")
+        self.build("2", "--conf", other)
+        assert len(self.rpms) == 2 and len(self.debs) == 2, (self.rpms, self.debs)
 
     def demo(self, root):
         """Runs the demo in a system and checks that the stack served all of it, with installed files only."""
