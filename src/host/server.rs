@@ -14,6 +14,7 @@ use super::socket::{self, Received};
 use super::status;
 use super::watch::{News, PortWatch};
 use super::way_back::WayBack;
+use super::{open, policy};
 use crate::BUILD_VERSION;
 use crate::channel::ABI;
 use crate::channel::cell::process;
@@ -469,6 +470,10 @@ impl Server {
         let running = launch::start(config, self.private, &program, &self.mailbox, &self.status)
             .map_err(|text| Fault::new(text, Errno::NODEV))?;
         self.running = Some(running);
+        if !self.private {
+            let share = policy::share(config, open::memory_available(config));
+            self.mailbox.post(Mail::Share { share });
+        }
         self.watch = config
             .port
             .interface()

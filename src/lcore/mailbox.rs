@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::event::EventfdFlags;
 
 use super::segments::Segments;
+use super::share::Share;
 use crate::errno::{Errno, Result};
 use crate::stack::Owner;
 
@@ -65,6 +66,11 @@ pub enum Mail {
     Desert {
         /// The family.
         owner: Owner,
+    },
+    /// From now on families share this.
+    Share {
+        /// What there is.
+        share: Share,
     },
     /// What is counted is sent back.
     Report {

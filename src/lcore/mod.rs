@@ -13,6 +13,7 @@
 //! close      the end of objects
 //! publish    what the program is told: facts, edges, accepted flows
 //! memory     rings out of channel memory, given to the stack
+//! share      what one family may have of what all share
 //! idle       spin, yield, sleep
 //! ```
 
@@ -30,6 +31,7 @@ mod process;
 mod publish;
 mod pull;
 mod segments;
+mod share;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -42,4 +44,5 @@ pub use mailbox::{Mail, Mailbox, Report};
 pub use object::FAMILIES_MAX;
 pub use process::release_process;
 pub use segments::Segments;
+pub use share::Share;
 pub use worker::{Lcore, LcoreConfig, LcoreStatus};

@@ -250,6 +250,7 @@ impl Lcore {
                     *family = None;
                 }
             }
+            Mail::Share { share } => self.memory.share_out(share),
             Mail::Report { to } => {
                 // Nobody waits any more: then nobody wants it.
                 let _ = to.try_send(self.report());
