@@ -32,11 +32,18 @@ knet_needs() {
 		test demo | command taskset | util-linux | util-linux
 		test demo | command python3 | python3 | python3
 		test | command nm | binutils | binutils
+		test | command rpmbuild | rpm | rpm-build
+		test | command rpmlint | rpmlint | rpmlint
+		test | command dpkg-shlibdeps | dpkg-dev | dpkg-dev
+		test | command logrotate | logrotate | logrotate
+		test | command rsyslogd | rsyslog | rsyslog
 		test | command git | git | git-core git
 		test | command curl | curl | curl
 		test | command tcpdump | tcpdump | tcpdump
 		test | command ksh | ksh ksh93u+m | ksh
 		test | command nginx | nginx-light nginx | nginx
+		test | command memcached | memcached | memcached
+		test | command haproxy | haproxy | haproxy
 		test | command lighttpd | lighttpd | lighttpd
 		test | command strace | strace | strace
 		test | command gdb | gdb | gdb

@@ -159,6 +159,8 @@ t2() {
   # shellcheck disable=SC2086
   [ "$install" = 0 ] || . "$here/deps.sh" $programs || fail "the packages that $programs need could not be installed"
   for file in $programs; do script_tests "$file" 300 "tests/apps/$file.py"; done
+  script_tests "package" 300 tests/apps/package.py
+  script_tests "service" 300 tests/apps/service.py
   cargo_tests "1 GiB each way in virtual time" 600 \
     env KNET_TEST_BULK_MIB=1024 cargo test --release --quiet --lib -- stack::tests::bulk::a_bad_wire --show-output
   script_tests "benchmark" 300 tests/apps/bench.py

@@ -39,8 +39,13 @@ pub fn attach_for_undecided() {
     table::for_each(0, table::end(), |_, entry| {
         any |= matches!(entry, Entry::Undecided(_));
     });
-    if any && !super::is_foreign() {
+    if super::is_foreign() {
+        return;
+    }
+    if any {
         ensure();
+    } else {
+        attach::before_rights_go();
     }
 }
 

@@ -14,6 +14,8 @@ use super::life::{Life, Seen, Verdict};
 use super::socket::{self, Received};
 use super::status;
 use super::watch::{News, PortWatch};
+use super::way_back::WayBack;
+use super::{open, policy};
 use crate::BUILD_VERSION;
 use crate::channel::ABI;
 use crate::channel::cell::process;
@@ -102,6 +104,8 @@ pub struct Server {
     pub(super) unfit: bool,
     pub(super) config: Option<Config>,
     pub(super) listener: Option<(OwnedFd, PathBuf)>,
+    /// A system's host of root only.
+    pub(super) way_back: Option<WayBack>,
     pub(super) clients: Clients,
     pub(super) families: Vec<Option<Family>>,
     pub(super) mailbox: Arc<Mailbox>,
@@ -122,7 +126,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A host that serves nobody yet. A private one binds its socket when it knows its config, a system one here.
+    /// A host that serves nobody yet. A private one binds its socket when it knows its config and opens its port when a
+    /// program needs it; a system one does both here, so that whoever started it learns what is wrong.
     ///
     /// # Errors
     /// One line for the operator.
@@ -136,6 +141,7 @@ impl Server {
             unfit: false,
             config: None,
             listener: None,
+            way_back: None,
             clients: Clients::default(),
             families: Vec::new(),
             mailbox: Arc::new(Mailbox::new().map_err(no_descriptor)?),
@@ -166,6 +172,10 @@ impl Server {
             ServerConfig::System { config, socket } => {
                 server.adopt(*config);
                 server.listen(socket)?;
+                if let Err(fault) = server.open() {
+                    server.hide();
+                    return Err(fault.text);
+                }
             }
         }
         Ok(server)
@@ -293,6 +303,7 @@ impl Server {
         self.clients.watch(&mut sources, &mut order);
         let own = [
             self.listener.as_ref().map(|(fd, _)| fd.as_fd()),
+            self.way_back.as_ref().map(AsFd::as_fd),
             self.signals.as_ref().map(AsFd::as_fd),
             self.running.as_ref().map(Running::end),
             Some(self.mailbox.news().as_fd()),
@@ -316,7 +327,7 @@ impl Server {
             .filter_map(|(ready, rang)| rang.then_some(*ready))
             .collect();
         let mut rest = rang.iter().skip(first).copied();
-        let [listener, signals, end, news, desk] =
+        let [listener, way_back, signals, end, news, desk] =
             own.map(|fd| fd.is_some() && rest.next().unwrap_or(false));
         drop(sources);
         if news {
@@ -338,6 +349,9 @@ impl Server {
         }
         if listener {
             self.accept();
+        }
+        if way_back {
+            self.accept_back();
         }
         if desk {
             self.desk.tell(|| self.facts());
@@ -371,9 +385,7 @@ impl Server {
             crate::info!("signal={number} clients={clients} obeyed={obeyed}");
             if obeyed {
                 self.hide();
-                for place in self.clients.places() {
-                    self.gone(place);
-                }
+                self.desert();
                 if again {
                     // Whoever asks twice does not want to wait for peers that do not answer.
                     for family in self.families.iter_mut().flatten() {
@@ -383,6 +395,22 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Leaves the programs that are still there: their connections are reset, because a FIN would tell the peers that all
+    /// was said. What their tables say of listeners stays, so that they can listen anew on the next host.
+    fn desert(&mut self) {
+        for place in self.clients.places() {
+            let served = self.clients.at(place).map(|client| client.standing);
+            if let Some(Standing::Attached { owner, .. }) = served
+                && let Some(slot) = self.families.get_mut(owner.0 as usize)
+                && let Some(family) = slot.take()
+            {
+                family.die();
+                self.mailbox.post(Mail::Desert { owner });
+            }
+            self.clients.remove(place);
+        }
     }
 
     /// Serves up to `limit` messages that wait at a client; ends it when it is gone.
@@ -450,6 +478,9 @@ impl Server {
                 }
             },
             (Kind::Waiter, Standing::Attached { owner, .. }) => {
+                // A thread sleeps for the first time: the program is what it will be.
+                let process = client.process;
+                self.note_user(process);
                 self.waiter(owner, message.a, descriptors.next());
             }
             (Kind::Herald, Standing::Attached { owner, .. }) => {
@@ -507,6 +538,10 @@ impl Server {
         let running = launch::start(config, self.private, &program, &self.mailbox, &self.status)
             .map_err(|text| Fault::new(text, Errno::NODEV))?;
         self.running = Some(running);
+        if !self.private {
+            let share = policy::share(config, open::memory_available(config));
+            self.mailbox.post(Mail::Share { share });
+        }
         self.watch = config
             .port
             .interface()
@@ -683,8 +718,16 @@ impl Server {
         }
     }
 
+    /// Remembers as which user an attached process runs.
+    pub(super) fn note_user(&mut self, process: Option<u32>) {
+        if let (Some(way_back), Some(process)) = (&mut self.way_back, process) {
+            way_back.note(process);
+        }
+    }
+
     /// Listens no more.
     fn hide(&mut self) {
+        self.way_back = None;
         if let Some((_, path)) = self.listener.take()
             && let Err(errno) = rustix::fs::unlink(&path)
         {

@@ -33,6 +33,10 @@ counters! {
         flows_reset_queue_full,
         /// Flows reset or SYNs dropped because there was no memory for a ring.
         flows_refused_no_memory,
+        /// Flows reset or SYNs dropped because their family had its share of connections.
+        flows_refused_quota,
+        /// Rings that did not grow because their family had its share of memory.
+        rings_refused_quota,
         /// Flows or listeners ended because the program had broken its channel.
         objects_broken_by_program,
         /// Processes of the program whose end was seen.

@@ -12,6 +12,7 @@ use rustix::io::ReadWriteFlags;
 
 use super::look::{Look, Seen};
 use super::segments::Segments;
+use super::share::Share;
 use crate::errno::{Errno, Result};
 use crate::stack::Owner;
 
@@ -64,6 +65,17 @@ pub enum Mail {
     Abandon {
         /// The family.
         owner: Owner,
+    },
+    /// The host ends under the family: its flows are reset, and nothing more is written to its tables, which say what the
+    /// program will do anew elsewhere.
+    Desert {
+        /// The family.
+        owner: Owner,
+    },
+    /// From now on families share this.
+    Share {
+        /// What there is.
+        share: Share,
     },
     /// What is counted is sent back.
     Report {

@@ -317,6 +317,15 @@ impl Lcore {
                     family.work(now, shared).abandon();
                 });
             }
+            Mail::Desert { owner } => {
+                let place = owner.0 as usize;
+                self.with(place, |family, shared| family.work(now, shared).abandon());
+                // Its memory stays: the stack has rings of it.
+                if let Some(family) = self.families.get_mut(place) {
+                    *family = None;
+                }
+            }
+            Mail::Share { share } => self.memory.share_out(share),
             Mail::Report { to } => {
                 // Nobody waits any more: then nobody wants it.
                 let _ = to.try_send(self.report());

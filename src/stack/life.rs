@@ -94,7 +94,11 @@ impl Stack {
         if self.table.is_full() && !self.give_way(io, id) {
             return self.counters.syn_dropped_flow_table_full.raise();
         }
-        let taken = Buffers::take(io.memory, owner, &options, self.config.tx_buffer_bytes);
+        let mut taken = Buffers::take(io.memory, owner, &options, self.config.tx_buffer_bytes);
+        // Nor may they keep the owner's share, or the memory, from those that answer.
+        if taken.is_none() && self.give_way(io, id) {
+            taken = Buffers::take(io.memory, owner, &options, self.config.tx_buffer_bytes);
+        }
         let Some(Buffers {
             receive,
             send,
