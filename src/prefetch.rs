@@ -30,10 +30,10 @@ pub fn line(address: usize) {
 /// Fetches every line of `bytes` bytes from `address` on.
 #[inline]
 pub fn lines(address: usize, bytes: usize) {
-    let mut at = address & !(LINE - 1);
-    while at < address.wrapping_add(bytes) {
+    let first = address & !(LINE - 1);
+    let last = address.saturating_add(bytes);
+    for at in (first..last).step_by(LINE) {
         line(at);
-        at += LINE;
     }
 }
 
