@@ -16,9 +16,11 @@ const TABLE: &[(&str, &str)] = &[
     ("id", ""),
     ("time", ""),
     ("telemetry", ""),
+    ("prefetch", ""),
     ("ffi", ""),
     ("config", ""),
-    ("preflight", "config"),
+    ("gpu", "config"),
+    ("preflight", "config gpu"),
     ("rendezvous", "ffi"),
     ("channel", ""),
     ("readiness", "channel"),
@@ -26,10 +28,10 @@ const TABLE: &[(&str, &str)] = &[
     ("device", "config ffi"),
     ("stack", "config device"),
     ("progress", "ffi channel readiness thread"),
-    ("lcore", "ffi config stack device channel readiness"),
+    ("lcore", "ffi config stack device channel readiness gpu"),
     (
         "host",
-        "ffi config preflight rendezvous channel readiness progress device stack lcore",
+        "ffi config preflight rendezvous channel readiness progress device stack gpu lcore",
     ),
     ("attach", "ffi rendezvous channel readiness thread progress"),
     ("waiter", "ffi channel readiness thread progress attach"),
@@ -51,12 +53,12 @@ const TABLE: &[(&str, &str)] = &[
     ),
     (
         "runtime",
-        "ffi config preflight rendezvous channel readiness thread progress device stack lcore host attach",
+        "ffi config preflight rendezvous channel readiness thread progress device stack gpu lcore host attach",
     ),
 ];
 
 /// What everybody above may use, each of them only what stands before it.
-const BASE: &[&str] = &["errno", "id", "time", "telemetry"];
+const BASE: &[&str] = &["errno", "id", "time", "telemetry", "prefetch"];
 
 /// Whether the table lets `module` use `other`.
 fn may_use(module: &str, other: &str) -> bool {
@@ -222,6 +224,7 @@ fn unsafe_stays_where_it_is_allowed() {
         "fd/registry.rs",
         "device/plugin",
         "lcore/memory.rs",
+        "prefetch.rs",
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();

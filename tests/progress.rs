@@ -36,6 +36,7 @@ struct Seen {
 struct Counting {
     seen: Arc<Seen>,
     bell: Arc<OwnedFd>,
+    mail: OwnedFd,
     port: OwnedFd,
 }
 
@@ -63,8 +64,7 @@ impl Loop for Counting {
         assert!(!self.seen.asleep.swap(true, Ordering::SeqCst));
         self.seen.rests.fetch_add(1, Ordering::SeqCst);
         Some(Rest {
-            bell: self.bell.as_raw_fd(),
-            port: self.port.as_raw_fd(),
+            on: [&*self.bell, &self.mail, &self.port].map(AsRawFd::as_raw_fd),
             until: None,
         })
     }
@@ -109,6 +109,7 @@ fn threads_drive_in_turn_and_the_helper_takes_over() {
     let counting = Counting {
         seen: Arc::clone(&seen),
         bell: Arc::clone(&bell),
+        mail: eventfd(),
         port: eventfd(),
     };
     let settings = Settings {
@@ -148,7 +149,7 @@ fn threads_drive_in_turn_and_the_helper_takes_over() {
 
     // It sleeps on the port: the helper sleeps too, and nobody is at the loop.
     let resting = drive.rest().unwrap();
-    assert_eq!(resting.rest.bell, bell.as_raw_fd());
+    assert_eq!(resting.rest.on[0], bell.as_raw_fd());
     drive.let_go();
     assert!(!thread::is_ours());
     assert_eq!(seen.inside.load(Ordering::SeqCst), 0);
@@ -195,6 +196,7 @@ fn threads_drive_in_turn_and_the_helper_takes_over() {
             Box::new(Counting {
                 seen,
                 bell,
+                mail: eventfd(),
                 port: eventfd()
             }),
             settings

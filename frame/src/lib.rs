@@ -27,7 +27,7 @@ extern "C" fn load() {
     knet::shim::init::load();
 }
 
-/// `call`: opens no descriptor. `make`: returns a new one. `pair`: writes two to `ends`. `own`: looks itself who calls.
+/// `call`: opens no descriptor. `make`: returns a new one. `dupes`: does for some commands. `pair`: writes two to `ends`. `own`: looks itself who calls.
 macro_rules! exports {
     ($family:ident: $($how:ident fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)+) => {
         $(
@@ -65,6 +65,12 @@ macro_rules! exports {
         // SAFETY: the caller's arguments, unchanged.
         return unsafe { knet::shim::engine::make_two($ends, || real::$name($ends $(, $arg)*)) };
     };
+    (@dupes $name:ident($fd:ident, $command:ident, $argument:ident)) => {
+        if knet::thread::is_ours() {
+            // SAFETY: the caller's arguments, unchanged.
+            return knet::shim::engine::control($command, || unsafe { real::$name($fd, $command, $argument) });
+        }
+    };
     (@shut $name:ident($fd:ident)) => {
         if knet::thread::is_ours() {
             return knet::shim::engine::close($fd);
@@ -90,45 +96,60 @@ exports! { socket:
     call fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
 }
 
-exports! { transfer:
+exports! { send:
     call fn send(fd: c_int, bytes: *const c_void, len: size_t, flags: c_int) -> ssize_t;
     call fn sendto(fd: c_int, bytes: *const c_void, len: size_t, flags: c_int, address: *const sockaddr, address_len: socklen_t) -> ssize_t;
     call fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
     call fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    call fn write(fd: c_int, bytes: *const c_void, len: size_t) -> ssize_t;
+    call fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t;
+}
+
+exports! { receive:
     call fn recv(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
     call fn recvfrom(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int, address: *mut sockaddr, address_len: *mut socklen_t) -> ssize_t;
     message fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
     call fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
     call fn read(fd: c_int, bytes: *mut c_void, len: size_t) -> ssize_t;
-    call fn write(fd: c_int, bytes: *const c_void, len: size_t) -> ssize_t;
     call fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t;
-    call fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t;
-    call fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
-    call fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     call fn __read_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t) -> ssize_t;
     call fn __recv_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t;
     call fn __recvfrom_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t, flags: c_int, address: *mut sockaddr, address_len: *mut socklen_t) -> ssize_t;
 }
 
-exports! { ready:
+exports! { sendfile:
+    call fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+    call fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+}
+
+exports! { epoll_ctl:
     make fn epoll_create(size: c_int) -> c_int;
     make fn epoll_create1(flags: c_int) -> c_int;
     call fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
+}
+
+exports! { epoll_wait:
     call fn epoll_wait(epfd: c_int, events: *mut epoll_event, room: c_int, timeout: c_int) -> c_int;
     call fn epoll_pwait(epfd: c_int, events: *mut epoll_event, room: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
     call fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, room: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+}
+
+exports! { poll:
     call fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
     call fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
-    call fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
-    call fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int;
     call fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int;
     call fn __ppoll_chk(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int;
 }
 
+exports! { select:
+    call fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
+    call fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+}
+
 exports! { descriptor:
     shut fn close(fd: c_int) -> c_int;
-    call fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
-    call fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
+    dupes fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
+    dupes fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
     call fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int;
     make fn dup(fd: c_int) -> c_int;
     call fn dup2(fd: c_int, to: c_int) -> c_int;
@@ -169,6 +190,8 @@ exports! { open:
 
 exports! { process:
     call fn chroot(path: *const c_char) -> c_int;
+    call fn setgroups(count: size_t, groups: *const gid_t) -> c_int;
+    call fn initgroups(user: *const c_char, group: gid_t) -> c_int;
     call fn setuid(user: uid_t) -> c_int;
     call fn setgid(group: gid_t) -> c_int;
     call fn seteuid(user: uid_t) -> c_int;

@@ -203,7 +203,7 @@ impl Drive {
         self.leave();
     }
 
-    /// The sleep is over: drives again, unless somebody else does by now. `rang`: the bell's eventfd is readable.
+    /// The sleep is over: drives again, unless somebody else does by now. `rang`: a ringer was readable.
     pub fn awake(&mut self, rang: bool) {
         if self.begin()
             && rang

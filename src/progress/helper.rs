@@ -50,10 +50,7 @@ fn is_lost() -> bool {
             let fd = descriptor::lend(fd).ok()?;
             Some(PollFd::from_borrowed_fd(fd, PollFlags::IN))
         };
-        let mut sources: Vec<_> = [rest.bell, rest.port]
-            .into_iter()
-            .filter_map(source)
-            .collect();
+        let mut sources: Vec<_> = rest.on.into_iter().filter_map(source).collect();
         let overdue = rest.until.is_some_and(|until| until < monotonic());
         overdue || rustix::event::poll(&mut sources, Some(&NOW)).is_ok_and(|count| count > 0)
     };
@@ -141,15 +138,18 @@ fn drive(it: &mut dyn Loop) -> Option<Rest> {
     }
 }
 
-/// Sleeps on the port, the bell, the next timer, and the helper's own one. Says whether the bell rang.
+/// Sleeps on the port, the ringers, the next timer, and the helper's own one. Says whether a ringer was readable.
 fn sleep(rest: Rest) -> bool {
-    let source =
-        |fd: i32| descriptor::lend(fd).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    let (Ok(bell), Ok(timer)) = (source(rest.bell), source(place::timer())) else {
+    let source = |fd: i32| {
+        let fd = descriptor::lend(fd).ok()?;
+        Some(PollFd::from_borrowed_fd(fd, PollFlags::IN))
+    };
+    let [bell, mail, port] = rest.on.map(source);
+    let (Some(bell), Some(mail), Some(timer)) = (bell, mail, source(place::timer())) else {
         return false;
     };
-    let port = source(rest.port).unwrap_or_else(|_| bell.clone());
-    let mut sources = [bell, port, timer];
+    let port = port.unwrap_or_else(|| bell.clone());
+    let mut sources = [bell, mail, port, timer];
     let limit = rest.until.map(|until| until.since(monotonic()));
     let limit = limit.map(place::spec);
     // Whatever ended it, the loop is looked at; an error means a descriptor that was closed behind our back.
@@ -157,7 +157,6 @@ fn sleep(rest: Rest) -> bool {
         crate::debug!("inline helper cannot sleep errno={errno}");
         place::pause(Duration::from_millis(1));
     }
-    sources
-        .first()
-        .is_some_and(|bell| !bell.revents().is_empty())
+    let [bell, mail, ..] = &sources;
+    !bell.revents().is_empty() || !mail.revents().is_empty()
 }

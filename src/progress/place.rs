@@ -35,13 +35,14 @@ pub enum Next {
     Over,
 }
 
+/// Descriptors at the start of [`Rest::on`] that others ring: the bell of programs, and the control thread's.
+pub const RINGERS: usize = 2;
+
 /// What a loop that sleeps is woken by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rest {
-    /// The doorbell's eventfd.
-    pub bell: i32,
-    /// The port's descriptor.
-    pub port: i32,
+    /// Readable when there is something to do: what others ring, and the port.
+    pub on: [i32; RINGERS + 1],
     /// The next timer.
     pub until: Option<Instant>,
 }
@@ -56,7 +57,7 @@ pub trait Loop: Send {
     fn rest(&mut self, now: Instant) -> Option<Rest>;
     /// It is awake again after [`Loop::rest`].
     fn wake(&mut self);
-    /// The bell's eventfd is readable, and was seen.
+    /// One of the ringers was readable.
     fn hear(&mut self);
     /// The calling thread leaves.
     fn leave(&mut self);
@@ -85,8 +86,8 @@ static BUDGET_NANOS: AtomicU64 = AtomicU64::new(0);
 static GRACE_NANOS: AtomicU64 = AtomicU64::new(0);
 /// The helper's timer.
 static TIMER: AtomicI32 = AtomicI32::new(-1);
-/// The bell and the port that are slept on, and the timer.
-static SLEPT_ON: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
+/// What is slept on, and the timer.
+static SLEPT_ON: [AtomicI32; RINGERS + 1] = [const { AtomicI32::new(-1) }; RINGERS + 1];
 static SLEPT_UNTIL: AtomicU64 = AtomicU64::new(u64::MAX);
 /// Thread id of the helper.
 pub(super) static HELPER: AtomicU32 = AtomicU32::new(0);
@@ -235,8 +236,9 @@ pub(super) fn arm(first: Duration) {
 /// Nobody needs the helper, but for a thread that was torn out of its sleep (see [`helper`]); `rest` is what is slept on.
 pub(super) fn disarm(rest: &Rest) {
     let until = rest.until.map_or(u64::MAX, Instant::nanos);
-    SLEPT_ON[0].store(rest.bell, Ordering::Relaxed);
-    SLEPT_ON[1].store(rest.port, Ordering::Relaxed);
+    for (place, fd) in SLEPT_ON.iter().zip(rest.on) {
+        place.store(fd, Ordering::Relaxed);
+    }
     SLEPT_UNTIL.store(until, Ordering::Relaxed);
     set_timer(helper::LOST, helper::LOST);
 }
@@ -245,8 +247,7 @@ pub(super) fn disarm(rest: &Rest) {
 pub(super) fn slept_on() -> Rest {
     let until = SLEPT_UNTIL.load(Ordering::Relaxed);
     Rest {
-        bell: SLEPT_ON[0].load(Ordering::Relaxed),
-        port: SLEPT_ON[1].load(Ordering::Relaxed),
+        on: SLEPT_ON.each_ref().map(|fd| fd.load(Ordering::Relaxed)),
         until: (until != u64::MAX).then(|| Instant::from_nanos(until)),
     }
 }

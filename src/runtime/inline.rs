@@ -238,10 +238,9 @@ impl Loop for Driven {
     }
 
     fn rest(&mut self, now: Instant) -> Option<Rest> {
-        let (bell, port, limit) = self.step(None, |lcore| lcore.begin_rest(now))?;
+        let (on, limit) = self.step(None, |lcore| lcore.begin_rest(now))?;
         Some(Rest {
-            bell,
-            port,
+            on,
             until: limit.map(|limit| now + limit),
         })
     }

@@ -29,6 +29,14 @@ pub fn make(libc: impl FnOnce() -> c_int) -> c_int {
     fd
 }
 
+/// fcntl(2).
+pub fn control(command: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => make(call),
+        _ => call(),
+    }
+}
+
 /// A call that opens two descriptors and writes them to `ends`.
 ///
 /// # Safety

@@ -8,16 +8,18 @@ use super::slot::{Slot, write_eventfd};
 use crate::attach::{Link, Object};
 use crate::errno::Errno;
 use crate::ffi::wait::{PollFd, SignalMask, ppoll};
-use crate::progress::{self, Drive};
+use crate::progress::{self, Drive, RINGERS};
 use crate::readiness::{self, event};
 use crate::time::{Instant, monotonic};
 
 /// Entries at the start of the slice given to [`sleep`] that are the sleeper's own: its eventfd, the control socket, and for
 /// who drives the loop also its bell and its port.
-pub const OWN: usize = 4;
+pub const OWN: usize = 2 + RINGERS + 1;
 
 /// Looks this long before it sleeps, where the host can run at the same time.
 const SPIN: Duration = Duration::from_micros(4);
+/// A sleep on what belongs to a lost host ends after this time: by then another host may have taken it over.
+const DEAD_SLICE: Duration = Duration::from_secs(1);
 /// Looks this often when it has no slot to be woken through.
 const NO_SLOT_SLICE: Duration = Duration::from_millis(1);
 
@@ -94,7 +96,8 @@ pub enum Wake {
     Timeout,
     /// A signal handler ran.
     Interrupted,
-    /// The host is gone since this sleep began; every object is over.
+    /// The host is gone since this sleep began, or was gone before and a second is over; every object is over, or
+    /// another host's.
     HostDead,
     /// The kernel refused the wait (EINVAL for more descriptors than allowed, ENOMEM).
     Failed(Errno),
@@ -201,7 +204,8 @@ impl<'a> Sleeping<'a> {
                 return Some(Wake::Ready);
             }
             let eventfd = self.slot.eventfd;
-            let result = wait_once(self.link, eventfd, NO_LOOP, fds, deadline, None, sigmask);
+            let slice = self.link.is_dead().then_some(DEAD_SLICE);
+            let result = wait_once(self.link, eventfd, NO_LOOP, fds, deadline, slice, sigmask);
             readiness::end_sleep(self.slot.cell);
             let own = fds.first().map_or(0, |own| own.revents);
             if own & POLLNVAL != 0 {
@@ -230,8 +234,8 @@ impl Drop for Sleeping<'_> {
     }
 }
 
-/// No bell and no port.
-const NO_LOOP: [i32; 2] = [-1, -1];
+/// Nothing that wakes a loop.
+const NO_LOOP: [i32; RINGERS + 1] = [-1; RINGERS + 1];
 
 const POLLIN: i16 = 0x001;
 const POLLNVAL: i16 = 0x020;
@@ -240,7 +244,7 @@ const POLLNVAL: i16 = 0x020;
 fn wait_once(
     link: &Link,
     eventfd: i32,
-    [bell, port]: [i32; 2],
+    [bell, mail, port]: [i32; RINGERS + 1],
     fds: &mut [PollFd],
     deadline: Option<Instant>,
     slice: Option<Duration>,
@@ -255,6 +259,7 @@ fn wait_once(
         (eventfd, POLLIN),
         (control, 0),
         (bell, POLLIN),
+        (mail, POLLIN),
         (port, POLLIN),
     ];
     for (entry, (fd, events)) in fds.iter_mut().zip(own) {
@@ -298,9 +303,10 @@ fn conclude(
     if ready() {
         return Some(Wake::Ready);
     }
-    deadline
-        .is_some_and(|deadline| monotonic() >= deadline)
-        .then_some(Wake::Timeout)
+    if deadline.is_some_and(|deadline| monotonic() >= deadline) {
+        return Some(Wake::Timeout);
+    }
+    link.is_dead().then_some(Wake::HostDead)
 }
 
 fn sleep_in_slices(

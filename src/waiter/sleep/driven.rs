@@ -9,7 +9,7 @@ use crate::attach::Link;
 use crate::channel::sync::Ordering;
 use crate::ffi::signals;
 use crate::ffi::wait::{PollFd, SignalMask};
-use crate::progress::{Drive, Next};
+use crate::progress::{Drive, Next, RINGERS};
 use crate::readiness;
 use crate::time::Instant;
 
@@ -167,14 +167,22 @@ impl Wait<'_, '_> {
         let rest = resting.rest;
         let until = rest.until.into_iter().chain(self.deadline).min();
         let mask = self.sigmask.unwrap_or(resting.mask);
-        let on = [rest.bell, rest.port];
-        let result = wait_once(self.link, eventfd, on, self.fds, until, None, Some(mask));
+        let result = wait_once(
+            self.link,
+            eventfd,
+            rest.on,
+            self.fds,
+            until,
+            None,
+            Some(mask),
+        );
         readiness::end_sleep(sleeping.slot.cell);
         let revents = |at: usize| self.fds.get(at).map_or(0, |entry| entry.revents);
-        let (own, bell) = (revents(0), revents(2));
+        let own = revents(0);
+        let rang = (2..2 + RINGERS).any(|at| revents(at) != 0);
         let is_ok = result.is_ok();
         // Before anything that ends the wait: somebody must be at the loop.
-        drive.awake(is_ok && bell != 0);
+        drive.awake(is_ok && rang);
         if own & POLLNVAL != 0 {
             sleeping.slot.forget_eventfd(self.link);
         } else if own != 0 && is_ok {
