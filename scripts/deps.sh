@@ -213,10 +213,10 @@ knet_install() {
 		knet_run "$log" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
 			--no-install-recommends -o DPkg::Lock::Timeout=300 "${packages[@]}"
 	fi || return 1
-	missing=$(knet_missing "$1")
-	if [ -n "$missing" ] && [ "$knet_installer" = apt-get ]; then
+	missing=$(knet_missing "$1" | grep -v '^cargo')
+	if [ -n "$missing" ]; then
 		knet_say "still missing after the installation: $(echo "$missing" | tr '\n' ';')"
-		return 1
+		[ "$knet_installer" = dnf ]
 	fi
 }
 
@@ -230,7 +230,9 @@ knet_deps() {
 	esac
 	# In a subshell: its traps and shell options are nobody else's.
 	(knet_install "$1") || return 1
-	knet_find_cargo
+	knet_find_cargo && return 0
+	knet_say "no cargo of version $(knet_rust_wanted) or newer is here (found: $(cargo --version 2>/dev/null || echo none)); install one from rustup.rs"
+	return 1
 }
 
 knet_deps "${1:-}"

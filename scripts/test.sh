@@ -152,7 +152,7 @@ t2() {
   if [ "$(id -u)" != 0 ]; then skip "T2" "needs root for network namespaces"; return; fi
   export KNET_BUILD=release
   check "release build" 900 cargo build --release --workspace --quiet
-  for file in redis clients web bulk faults unit; do script_tests "$file" 600 "tests/apps/$file.py"; done
+  for file in redis clients web bulk faults unit scripts; do script_tests "$file" 600 "tests/apps/$file.py"; done
   cargo_tests "1 GiB each way in virtual time" 600 \
     env KNET_TEST_BULK_MIB=1024 cargo test --release --quiet --lib -- stack::tests::bulk::a_bad_wire --show-output
   script_tests "clients over vhost" 300 env KNET_TEST_DEVICE=vhost tests/apps/clients.py

@@ -169,7 +169,7 @@ pub fn listen(record: Record, fd: i32, backlog: i32, kernel: impl Fn() -> i32) -
     let options = options::read(fd);
     // A negative backlog is the largest one, as in Linux.
     let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
-    match listener::listen(link, local, backlog, &options) {
+    match listener::listen_where_free(link, local, backlog, &options) {
         Ok(object) => {
             install(
                 record,

@@ -658,7 +658,7 @@ fn without_more_memory_the_window_stays_and_with_it_all_arrives() {
         let (out, into) = lab.connect(listener);
         pages(&lab, true, server);
         pages(&lab, false, client);
-        let data: Vec<u8> = (0..TOTAL).map(|n| (n % 251) as u8).collect();
+        let data: Vec<u8> = (0..=250).cycle().take(TOTAL).collect();
         let (mut sent, mut got) = (0, Vec::new());
         let back = lab.now + Duration::from_millis(500);
         let end = lab.now + Duration::from_secs(20);

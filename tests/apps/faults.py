@@ -1885,6 +1885,44 @@ def a_full_memory_cgroup_harms_the_host_at_most(faults):
     return None
 
 
+AT_ONCE = r"""
+import os, signal, socket, sys, time
+def listen(port):
+    l = socket.socket()
+    l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    l.bind((sys.argv[1], port))
+    l.listen(5)
+    return l
+# The children are of one family with us, or each attaches alone.
+anchor = listen(int(sys.argv[2]) + 1) if sys.argv[3] == "family" else None
+for n in range(200):
+    r, w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            kept = listen(int(sys.argv[2]))
+            os.write(w, b"listens")
+        except OSError as error:
+            os.write(w, b"errno %d" % error.errno)
+        time.sleep(100)
+    said = os.read(r, 100)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(r); os.close(w)
+    if said != b"listens":
+        print(n, said.decode(), flush=True)
+print("done", flush=True)
+"""
+
+
+def a_killed_listener_can_be_replaced_at_once(faults):
+    for kind in ("family", "alone"):
+        faults.port += 10
+        server = faults.python(AT_ONCE, SERVER, faults.port, kind, log="at-once.log")
+        server.wait(60)
+        assert lines(server) == ["done"], (kind, lines(server))
+
+
 def the_interface_is_deleted_while_running(faults):
     """No connection can go on: all are reset at once and the host ends; with the interface back a new one serves."""
     server = faults.echo()
@@ -1972,7 +2010,7 @@ CASES = [
     other_user_and_root_after_bind, daemon_after_listen, duplicates_above_700, three_hundred_threads_in_recv_at_once,
     twenty_thousand_short_connections_leave_nothing_behind, a_redis_whose_host_was_killed_is_restarted,
     a_redis_is_served_again_after_its_host_was_killed, nginx_workers_are_served_again_after_their_host_was_killed,
-    a_full_memory_cgroup_harms_the_host_at_most, the_interface_is_deleted_while_running,
+    a_killed_listener_can_be_replaced_at_once, a_full_memory_cgroup_harms_the_host_at_most, the_interface_is_deleted_while_running,
     a_server_restarted_with_another_config_is_served_at_once,
 ]
 
