@@ -13,7 +13,7 @@ use crate::errno::{Errno, Result};
 use crate::ffi::errno;
 use crate::ffi::wait::{self, EpollEvent};
 use crate::iomux::epoll_set;
-use crate::socket::{connect, hold, listener};
+use crate::socket::{connect, hold, listener, state};
 use crate::waiter;
 
 /// EPOLL_CTL_DEL.
@@ -39,8 +39,13 @@ pub fn attach_for_undecided() {
     table::for_each(0, table::end(), |_, entry| {
         any |= matches!(entry, Entry::Undecided(_));
     });
-    if any && !super::is_foreign() {
+    if super::is_foreign() {
+        return;
+    }
+    if any {
         ensure();
+    } else {
+        attach::before_rights_go();
     }
 }
 
@@ -275,6 +280,9 @@ fn install(record: Record, fd: i32, socket: Socket) {
     if socket.merged {
         // accept asks it without waiting; the program's own flag is in the cell.
         options::set_nonblocking(fd);
+    }
+    if let Some(cell) = socket.object.cell(socket.link) {
+        state::tell_number(cell, fd);
     }
     registry::take_registrations(record, |registration| {
         move_registration(&socket, registration)

@@ -9,11 +9,12 @@ use super::object::Record;
 use super::segments::Segments;
 use super::table::Table;
 use super::worker::LcoreStatus;
-use crate::channel::cell::{ObjectCell, host_state, process};
-use crate::channel::layout::{PROCS, SLOTS};
+use crate::channel::cell::{ObjectCell, herald, host_state, process};
+use crate::channel::layout::{EPOLLS, PROCS, SLOTS};
 use crate::channel::sync::Ordering;
 use crate::device::TxQueue;
 use crate::errno::Errno;
+use crate::gpu::StreamStage;
 use crate::readiness;
 use crate::stack::{Owner, Stack};
 use crate::time::Instant;
@@ -25,10 +26,13 @@ const BELLS_MAX: usize = 128;
 #[derive(Debug)]
 pub(super) struct Family {
     owner: Owner,
+    /// User id of its programs.
+    user: u32,
     segments: Arc<Segments>,
     records: Table<Record>,
     /// Process cells that have a living process, as the control thread says.
     live: Vec<u32>,
+    /// Eventfds: the sleeping threads' slots, behind them the epolls' heralds.
     waiters: Vec<Option<OwnedFd>>,
     /// Slots to be woken at the end of the turn.
     wakes: Vec<u32>,
@@ -47,6 +51,7 @@ pub(super) struct Family {
 pub(super) struct Work<'a> {
     pub(super) now: Instant,
     pub(super) owner: Owner,
+    pub(super) user: u32,
     pub(super) segments: &'a Segments,
     pub(super) records: &'a mut Table<Record>,
     pub(super) live: &'a [u32],
@@ -62,14 +67,16 @@ pub(super) struct Shared<'a> {
     pub(super) memory: &'a mut Memory,
     pub(super) tx: &'a mut (dyn TxQueue + 'static),
     pub(super) counters: &'a LcoreCounters,
+    /// What looks at payload, if anything does.
+    pub(super) stage: Option<&'a mut StreamStage>,
     /// `net.core.somaxconn`.
     pub(super) somaxconn: u32,
 }
 
 impl Family {
-    pub(super) fn new(owner: Owner, segments: Arc<Segments>) -> Self {
+    pub(super) fn new(owner: Owner, user: u32, segments: Arc<Segments>) -> Self {
         let mut waiters = Vec::new();
-        waiters.resize_with(SLOTS as usize, || None);
+        waiters.resize_with((SLOTS + EPOLLS) as usize, || None);
         segments
             .control
             .header()
@@ -77,6 +84,7 @@ impl Family {
             .store(host_state::RUNNING, Ordering::Release);
         Self {
             owner,
+            user,
             records: Table::new(segments.layout().objects),
             segments,
             live: Vec::new(),
@@ -99,6 +107,7 @@ impl Family {
         Work {
             now,
             owner: self.owner,
+            user: self.user,
             segments: &self.segments,
             records: &mut self.records,
             live: &self.live,
@@ -218,12 +227,16 @@ impl Family {
         self.waiters.fill_with(|| None);
     }
 
-    /// A slot has sent its eventfd. It may have been woken in vain before, so it is woken now.
+    /// A slot has sent its eventfd. It may have been woken in vain before, so it is woken now. A herald is written only when
+    /// it was rung: readable says something.
     pub(super) fn add_waiter(&mut self, slot: u32, eventfd: OwnedFd, status: &LcoreStatus) {
         if self.muted {
             return;
         }
-        if !signal(&eventfd, status) {
+        let epoll = readiness::herald::epoll(slot);
+        let epoll = epoll.and_then(|epoll| self.segments.control.epoll(epoll));
+        let wanted = epoll.is_none_or(|cell| cell.herald.load(Ordering::SeqCst) == herald::RUNG);
+        if wanted && !signal(&eventfd, status) {
             return self.mute(status);
         }
         if let Some(place) = self.waiters.get_mut(slot as usize) {
@@ -273,7 +286,8 @@ impl Family {
             .header()
             .host_state
             .store(host_state::DEAD, Ordering::SeqCst);
-        for eventfd in self.waiters.iter().flatten() {
+        // Whoever settles a herald sees that we are gone.
+        for eventfd in self.waiters.iter().take(SLOTS as usize).flatten() {
             if !signal(eventfd, status) {
                 return;
             }

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::event::EventfdFlags;
 use rustix::io::ReadWriteFlags;
 
+use super::look::{Look, Seen};
 use super::segments::Segments;
+use super::share::Share;
 use crate::errno::{Errno, Result};
 use crate::stack::Owner;
 
@@ -24,6 +26,8 @@ pub enum Mail {
     Attach {
         /// Its number.
         owner: Owner,
+        /// User id of its programs.
+        user: u32,
         /// Its memory.
         segments: Arc<Segments>,
     },
@@ -62,10 +66,28 @@ pub enum Mail {
         /// The family.
         owner: Owner,
     },
+    /// The host ends under the family: its flows are reset, and nothing more is written to its tables, which say what the
+    /// program will do anew elsewhere.
+    Desert {
+        /// The family.
+        owner: Owner,
+    },
+    /// From now on families share this.
+    Share {
+        /// What there is.
+        share: Share,
+    },
     /// What is counted is sent back.
     Report {
         /// To whom; it waits a moment at most.
         to: SyncSender<Report>,
+    },
+    /// A part of a report is sent back, at most as much as a turn can afford.
+    Look {
+        /// Which part.
+        at: Look,
+        /// To whom; there is room for one part.
+        to: SyncSender<Seen>,
     },
     /// The MTU of the port's interface has changed.
     Mtu {

@@ -2,7 +2,7 @@
 
 use super::family::{Family, Shared};
 use super::segments::Segments;
-use crate::channel::cell::process as process_state;
+use crate::channel::cell::{herald, process as process_state};
 use crate::channel::layout::{EPOLLS, PROCS, SLOTS};
 use crate::channel::map::Control;
 use crate::channel::sync::Ordering;
@@ -127,6 +127,7 @@ fn free_cell(control: &Control, cell: u32, released: &mut Vec<u32>) {
             it.kernel_items.store(0, Ordering::SeqCst);
             it.cursor.store(0, Ordering::SeqCst);
             it.slots.clear();
+            it.herald.store(herald::NONE, Ordering::SeqCst);
             if let Some(ready) = control.ready(epoll) {
                 ready.clear_all();
             }
