@@ -270,12 +270,24 @@ while True:
     faults.port += 10
     server = faults.python(code, SERVER, faults.port, log="ten.log")
     said(server, "listening")
+    program = faults.pids("python3")[0]
+
+    def facts():
+        with open(f"/proc/{program}/status", encoding="ascii") as status:
+            rss = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+        return rss, len(os.listdir(f"/proc/{program}/fd"))
+
     for n in range(11):
         peer = connects(faults)
         assert peer.recv(2) == b"%02d" % n
         peer.close()
+        if n == 0:
+            first = facts()
         if n < 10:
             os.kill(faults.host(), signal.SIGKILL)
+    # The channels of the hosts that were lost are gone too.
+    last = facts()
+    assert last[0] - first[0] < 8192 and last[1] - first[1] <= 8, (first, last)
     faults.lab.end(server)
 
 
