@@ -213,6 +213,8 @@ pub mod option {
     pub const REUSEADDR: u32 = 8;
     /// SO_REUSEPORT.
     pub const REUSEPORT: u32 = 16;
+    /// Of a listener: its connections have options from it that only a kernel socket keeps.
+    pub const HANDS_DOWN: u32 = 32;
 }
 
 /// Written by the program, read by the host at each edge: whom to tell.

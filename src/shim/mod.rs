@@ -12,6 +12,7 @@ pub mod descriptor;
 pub mod init;
 pub mod open;
 pub mod option;
+pub mod positional;
 pub mod process;
 pub mod ready;
 pub mod socket;

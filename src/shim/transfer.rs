@@ -12,15 +12,18 @@ use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, 
 
 use super::cvt;
 use super::socket::is_nonblocking;
+use crate::channel::cell::kind;
+use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::fd::inflight::InFlight;
 use crate::fd::{self, Socket, Target};
 use crate::ffi::{process, real};
+use crate::socket::state;
 use crate::socket::stream::{self, RecvFlags};
 
 /// The socket behind `fd`, if it is accelerated.
 #[inline]
-fn accelerated(fd: c_int) -> Option<Socket> {
+pub(super) fn accelerated(fd: c_int) -> Option<Socket> {
     match fd::target(fd) {
         Target::Socket(socket) => Some(socket),
         _ => None,
@@ -37,12 +40,17 @@ fn waits(socket: Socket, nonblocking: bool) -> Option<InFlight> {
 }
 
 /// Receives into `parts`.
-fn receive(socket: Socket, parts: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
+pub(super) fn receive(socket: Socket, parts: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
     if flags & libc::MSG_ERRQUEUE != 0 {
         // Nothing of ours ever reports there.
         return Err(Errno::AGAIN);
     }
     if flags & libc::MSG_OOB != 0 {
+        // A listener first (tcp_recvmsg_locked).
+        let cell = state::cell(socket.link, socket.object)?;
+        if cell.host.kind.load(Ordering::Acquire) == kind::LISTENER {
+            return Err(Errno::NOTCONN);
+        }
         // DEVIATION: there is no urgent data; tcp(7) gives EINVAL when none is pending.
         return Err(Errno::INVAL);
     }
@@ -58,7 +66,7 @@ fn receive(socket: Socket, parts: &mut [IoSliceMut<'_>], flags: c_int) -> Result
 }
 
 /// Sends `parts`. EPIPE raises SIGPIPE in the calling thread, unless the caller says not to.
-fn transmit(socket: Socket, parts: &[IoSlice<'_>], flags: c_int) -> Result<usize> {
+pub(super) fn transmit(socket: Socket, parts: &[IoSlice<'_>], flags: c_int) -> Result<usize> {
     if flags & libc::MSG_OOB != 0 {
         // DEVIATION: urgent data is not sent.
         return Err(Errno::OPNOTSUPP);
@@ -437,7 +445,8 @@ unsafe fn receive_message(socket: Socket, message: *mut msghdr, flags: c_int) ->
     let count = unsafe { cvt::with_rooms(head.msg_iov, head.msg_iovlen, receive) }?;
     head.msg_namelen = 0;
     head.msg_controllen = 0;
-    head.msg_flags = 0;
+    // Linux hands this one back (____sys_recvmsg).
+    head.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
     // SAFETY: writable as the caller promises.
     unsafe { message.write_unaligned(head) };
     Ok(count)
