@@ -102,6 +102,17 @@ pub fn ensure() -> Standing {
     }
 }
 
+/// As [`ensure`], for a caller that does not wait for a host that cannot be had now.
+pub fn ensure_now() -> Standing {
+    if let Some(standing) = known() {
+        return standing;
+    }
+    let Some(_inside) = ATTACH.enter() else {
+        return Standing::Kernel;
+    };
+    known().or_else(try_now).unwrap_or(Standing::Kernel)
+}
+
 /// Attaches, the first time or to the host that takes a lost one's place. None = it is to be waited for.
 fn try_now() -> Option<Standing> {
     let lost = link();
@@ -207,6 +218,16 @@ pub fn open_device(link: &'static Link) -> Standing {
     let next = monotonic() + Duration::from_secs(RETRY_S);
     NEXT_TRY.store(next.nanos(), Ordering::Relaxed);
     Standing::Kernel
+}
+
+/// The herald of `epoll`, made by another process of the family, as an internal descriptor; the host has it.
+///
+/// # Errors
+/// ENOENT when the host has not heard of it yet, EAGAIN in a handler that interrupted this thread's talk with the host, what
+/// sendmsg and recvmsg say.
+pub fn herald(link: &Link, epoll: u32) -> Result<i32> {
+    let _inside = ATTACH.enter().ok_or(Errno::AGAIN)?;
+    handshake::herald(link.control_socket(), epoll)
 }
 
 /// Finds or starts the host and shakes hands.

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::address::Route;
 use super::error::Remark;
-use super::parse::Node;
+use super::payload::Gpu;
 use super::port::PortChoice;
 use crate::id::CpuId;
 use crate::telemetry::Level;
@@ -47,8 +47,8 @@ pub struct Config {
     pub buffers: Buffers,
     /// `dpdk`
     pub dpdk: Dpdk,
-    /// `gpu`, opaque: not served by this version.
-    pub gpu: Option<Node>,
+    /// `gpu`, or None when it is not enabled.
+    pub gpu: Option<Gpu>,
     /// What an operator should know about the file.
     pub remarks: Vec<Remark>,
 }

@@ -47,8 +47,17 @@ pub fn attach_for_undecided() {
 
 /// Attaches, and wakes who waits on an epoll since before.
 fn ensure() -> Standing {
+    attaching(attach::ensure)
+}
+
+/// As [`ensure`], but does not wait for a host that cannot be had now.
+pub(super) fn ensure_now() -> Standing {
+    attaching(attach::ensure_now)
+}
+
+fn attaching(attach: impl FnOnce() -> Standing) -> Standing {
     let before = attach::link().map(Link::number);
-    let standing = attach::ensure();
+    let standing = attach();
     let now = attach::link().map(Link::number);
     if now != before {
         epoll::ring_bell();

@@ -19,6 +19,8 @@ counters! {
         wakeups,
         /// Wake-ups of a slot that has sent no descriptor.
         wakeups_dropped_no_waiter,
+        /// Families that are not woken any more because an eventfd of theirs blocked the lcore.
+        families_muted,
         /// Listeners made.
         listeners_made,
         /// Flows handed to a program through an accept queue.

@@ -2,7 +2,7 @@
 //! channels of the attached program families.
 //!
 //! Owns the order of a turn, the host's private record of each object, what a doorbell means, the memory
-//! of the rings, and the idle policy. May use `stack`, `device`, `channel`, `readiness`, `telemetry` and
+//! of the rings, and the idle policy. May use `stack`, `device`, `gpu`, `channel`, `readiness`, `telemetry` and
 //! `base`. Runs on the lcore thread; only `mailbox` is also used by the control thread. Invariant: a turn
 //! is bounded, never blocks, and trusts no value that it reads from a channel: a program can harm only itself.
 //!
@@ -12,6 +12,7 @@
 //! pull       bytes out of the transmit rings, and what was read
 //! close      the end of objects
 //! publish    what the program is told: facts, edges, accepted flows
+//! payload    what the payload stage says of the bytes, before anybody acts on them
 //! memory     rings out of channel memory, given to the stack
 //! idle       spin, yield, sleep
 //! ```
@@ -26,6 +27,7 @@ mod idle;
 mod mailbox;
 mod memory;
 mod object;
+mod payload;
 mod process;
 mod publish;
 mod pull;

@@ -10,9 +10,10 @@ use core::ffi::c_int;
 use libc::{iovec, off_t, ssize_t};
 
 use super::cvt;
-use super::transfer::{accelerated, receive, transmit};
+use super::receive::receive;
+use super::send::transmit;
 use crate::errno::{Errno, Result};
-use crate::fd::Socket;
+use crate::fd::{Socket, accelerated};
 use crate::ffi::real;
 
 /// What preadv2 and pwritev2 of a socket come to: a place is ESPIPE, without one (-1) they are readv and writev. Of the

@@ -41,7 +41,7 @@ impl Stack {
                 old = Some(old_snd_nxt);
             }
         }
-        if is_syn && let Some(listener) = self.listeners.lookup(frame.key.local) {
+        if is_syn && let Some(listener) = self.listeners.lookup(frame.key, &self.config.secret) {
             return self.open_passive(io, bytes, frame, listener, old);
         }
         let Some(reply) = ControlSegment::reset_for(frame) else {
