@@ -291,9 +291,11 @@ pub unsafe fn recvmmsg(
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     };
     // A pending error comes before any bytes (do_recvmmsg).
-    let error = state::cell(socket.link, socket.object).map(state::take_error);
-    if let Err(error) | Ok(Some(error)) = error {
-        return cvt::number(Err(error));
+    if flags & libc::MSG_ERRQUEUE == 0 {
+        let error = state::cell(socket.link, socket.object).map(state::take_error);
+        if let Err(error) | Ok(Some(error)) = error {
+            return cvt::number(Err(error));
+        }
     }
     let mut first = true;
     let receive = |message: *mut msghdr| {

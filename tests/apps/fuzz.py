@@ -22,7 +22,7 @@ BATCH = 160
 JOBS = 16
 # us that bytes may travel: first, and before a difference is believed.
 FIRST, AGAIN = 1_500, (8_000, 40_000)
-SHRINK_SECONDS = 60
+SHRINK_SECONDS = 25
 
 
 def case_of(seed, number):
@@ -123,8 +123,15 @@ def search(pair, seed, seconds, count):
         suspects = [case for case, _, _ in pair.differing(cases, FIRST)]
         for case, linux, here in pair.believed(suspects):
             # One of each kind is enough.
-            if found.setdefault(signature(case, linux, here), case) is case:
-                show(*shrink(pair, case, linux, here))
+            kind = signature(case, linux, here)
+            if kind in found:
+                continue
+            smallest, linux, here = shrink(pair, case, linux, here)
+            show(smallest, linux, here)
+            if first_difference(linux, here) is None:
+                print(f"seen, but not again: {kind}")
+            else:
+                found[kind] = case
     return number, found
 
 
