@@ -25,7 +25,7 @@ static const struct {
     {"tcp", op_tcp, ACTS}, {"socket", op_socket, ACTS}, {"socketpair", op_socketpair, ACTS}, {"open", op_open, ACTS}, {"pipe", op_pipe, ACTS},
     {"bind", op_bind, ACTS}, {"listen", op_listen, ACTS}, {"connect", op_connect, ACTS}, {"listener", op_listener, ACTS}, {"dial", op_dial, ACTS},
     {"accept", op_accept, WAITS}, {"accept_name", op_accept_name, WAITS}, {"pair", op_pair, ACTS}, {"shutdown", op_shutdown, ACTS},
-    {"close", op_close, ACTS}, {"reset", op_reset, ACTS}, {"closerange", op_closerange, ACTS}, {"dup", op_dup, ACTS}, {"dup2", op_dup2, ACTS},
+    {"close", op_close, ACTS}, {"rawclose", op_rawclose, ACTS}, {"reset", op_reset, ACTS}, {"closerange", op_closerange, ACTS}, {"dup", op_dup, ACTS}, {"dup2", op_dup2, ACTS},
     {"dup3", op_dup3, ACTS}, {"dupfd", op_dupfd, ACTS}, {"fcntl", op_fcntl, ACTS}, {"ioctl", op_ioctl, LOOKS}, {"fstat", op_fstat, ACTS},
     {"isfdtype", op_isfdtype, ACTS}, {"sockatmark", op_sockatmark, ACTS}, {"sockname", op_sockname, ACTS}, {"peername", op_peername, LOOKS},
     {"set", op_set, ACTS}, {"get", op_get, WAITS}, {"positive", op_positive, LOOKS}, {"tcpinfo", op_tcpinfo, LOOKS}, {"send", op_send, ACTS}, {"print", op_print, ACTS},
