@@ -4,6 +4,7 @@
 usage: scripts.py [--kernel] [--bless] [FAMILY[::CASE]...]
     --kernel   only on the kernel, which proves the scripts
     --bless    writes what the kernel answers into the scripts (to be reviewed before it is committed)
+    --page     writes docs/compatibility.md from the run, if all is as expected; without it a page that is stale is a fault
     --mark ID  writes what the shim answers otherwise into the chosen scripts, with this reason of differences.txt
 """
 
@@ -12,6 +13,7 @@ import shutil
 import sys
 import tempfile
 
+import compatibility
 import script
 
 ATTEMPTS = (3_000, 30_000)  # us that bytes may travel; the longer time decides
@@ -132,6 +134,11 @@ def main():
                 if unknown:
                     report.line("FAIL", case.full_name, f"no such difference in differences.txt: {unknown}")
                 report.line("FAIL" if verdicts[case.full_name] else "PASS", case.full_name, verdicts[case.full_name] or "")
+            if len(cases) == sum(len(some) for some in families.values()) and not report.failed:
+                if "--page" in sys.argv:
+                    compatibility.write(families)
+                current = compatibility.is_current(families)
+                report.line("PASS" if current else "FAIL", "page", "" if current else "docs/compatibility.md is stale: scripts.py --page")
             made = script.connections(sound, [last[case.full_name] for case in sound])
             accepted = lab.stats().get("flows_accepted", 0) - before
             report.line("PASS" if accepted >= made else "FAIL", "accelerated", f"{accepted} connections accepted, at least {made} made")
