@@ -84,6 +84,10 @@ pub struct HostLine {
     pub tx_backed: AtomicU32,
     /// Raised when the index is freed; entries made before are stale.
     pub generation: AtomicU32,
+    /// How many of the edges came from bytes or flows that arrived, and concern nobody who does not ask for IN.
+    pub edges_in: AtomicU32,
+    /// How many of the edges came from room to write, and concern nobody who does not ask for OUT.
+    pub edges_out: AtomicU32,
 }
 
 /// Written by program threads: reading.
@@ -215,6 +219,8 @@ pub mod option {
     pub const REUSEADDR: u32 = 8;
     /// SO_REUSEPORT.
     pub const REUSEPORT: u32 = 16;
+    /// Of a listener: its connections have options from it that only a kernel socket keeps.
+    pub const HANDS_DOWN: u32 = 32;
 }
 
 /// Written by the program, read by the host at each edge: whom to tell.

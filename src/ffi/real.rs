@@ -165,6 +165,10 @@ originals! {
     fn write(fd: c_int, bytes: *const c_void, len: size_t) -> ssize_t = libc::SYS_write;
     fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t = libc::SYS_readv;
     fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t = libc::SYS_writev;
+    fn preadv2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = NONE;
+    fn preadv64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = NONE;
+    fn pwritev2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = NONE;
+    fn pwritev64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = NONE;
     fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t = libc::SYS_sendfile;
     fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t = libc::SYS_sendfile;
     fn epoll_create(size: c_int) -> c_int = SYS_epoll_create;

@@ -17,6 +17,7 @@ mod message;
 pub mod open;
 pub mod option;
 pub mod poll;
+pub mod positional;
 pub mod process;
 pub mod receive;
 pub mod select;
