@@ -32,15 +32,23 @@ knet_needs() {
 		test demo | command taskset | util-linux | util-linux
 		test demo | command python3 | python3 | python3
 		test | command nm | binutils | binutils
+		test | command rpmbuild | rpm | rpm-build
+		test | command rpmlint | rpmlint | rpmlint
+		test | command dpkg-shlibdeps | dpkg-dev | dpkg-dev
+		test | command logrotate | logrotate | logrotate
+		test | command rsyslogd | rsyslog | rsyslog
 		test | command git | git | git-core git
 		test | command curl | curl | curl
 		test | command tcpdump | tcpdump | tcpdump
 		test | command ksh | ksh ksh93u+m | ksh
 		test | command nginx | nginx-light nginx | nginx
+		test | command memcached | memcached | memcached
+		test | command haproxy | haproxy | haproxy
 		test | command lighttpd | lighttpd | lighttpd
 		test | command strace | strace | strace
 		test | command gdb | gdb | gdb
 		test | command valgrind | valgrind | valgrind
+		test | file /usr/lib/*-linux-gnu/libseccomp.so.2 /usr/lib*/libseccomp.so.2 | libseccomp2 | libseccomp
 		test | file /usr/lib/*-linux-gnu/libjemalloc.so.2 /usr/lib*/libjemalloc.so.2 | libjemalloc2 | jemalloc
 		test | file /usr/lib/*-linux-gnu/libtcmalloc_minimal.so.4 /usr/lib*/libtcmalloc_minimal.so.4 | libtcmalloc-minimal4 libtcmalloc-minimal4t64 | gperftools-libs
 		nginx curl python haproxy node wget | command openssl | openssl | openssl
