@@ -1,7 +1,7 @@
 //! How programs come: the listening socket, Hello, and the config that it brings.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -15,9 +15,10 @@ use crate::channel::cell::Header;
 use crate::channel::message::{Kind, Message};
 use crate::channel::policy::policy_flag;
 use crate::channel::sync::Ordering;
-use crate::config::{self, Config, Mode};
+use crate::config::{self, Config, Mode, Policy};
 use crate::errno::Errno;
 use crate::lcore::{self, Mail};
+use crate::preflight::waits;
 use crate::rendezvous::{self, ConfigHash};
 use crate::stack::Owner;
 use crate::time::{self, Instant};
@@ -42,6 +43,7 @@ impl Server {
             return Err(Fault::new(text, Errno::PROTO));
         }
         self.configure(path, file)?;
+        self.accepts_waits(place, program)?;
         let Some(config) = &self.config else {
             let text = "the host has no config".to_owned();
             return Err(Fault::new(text, Errno::INVAL));
@@ -110,6 +112,28 @@ impl Server {
             *slot = Some(family);
         }
         Ok(())
+    }
+
+    /// Refuses a program that would hang: it waits past the library. One that the config names is served all the same.
+    fn accepts_waits(&self, place: usize, program: &str) -> Result<(), Fault> {
+        let named = self
+            .config
+            .as_ref()
+            .is_some_and(|config| !Policy::from(config).accelerate.programs.is_empty());
+        let process = self.clients.at(place).and_then(|client| client.process);
+        let Some(process) = process.filter(|_| !named) else {
+            return Ok(());
+        };
+        match waits::own_wait(Path::new(&format!("/proc/{process}/exe"))) {
+            None => Ok(()),
+            Some(wait) => Err(Fault::new(
+                format!(
+                    "{program} waits for sockets by system calls of its own ({wait}), past the library: kernel sockets \
+                     are used (if it does so for files only, name it in common.accelerate.programs)"
+                ),
+                Errno::OPNOTSUPP,
+            )),
+        }
     }
 
     /// Reads the config that rode along; the first one of a private host becomes its own.
