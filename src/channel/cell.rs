@@ -3,7 +3,7 @@
 use super::mask::Mask;
 use super::owner::OwnerWord;
 use super::policy::PolicyPage;
-use super::sync::{AtomicU32, AtomicU64};
+use super::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Interest items inside an object cell; more go to [`Header::spill`].
 pub const INLINE_ITEMS: usize = 4;
@@ -104,6 +104,8 @@ pub struct ReadLine {
     pub items_owner: OwnerWord,
     /// Non-zero when some interest of this object is in [`Header::spill`].
     pub spilled: AtomicU32,
+    /// Non-zero once some interest of this object was EPOLLEXCLUSIVE.
+    pub exclusive: AtomicU32,
 }
 
 /// Written by program threads: writing. See [`super::byte_ring`].
@@ -249,6 +251,23 @@ pub mod item {
     pub const FREE: u32 = 0;
     /// Being filled in.
     pub const CLAIMED: u32 = 0xffff;
+    /// EPOLLEXCLUSIVE, in [`super::Item::events`].
+    pub const EXCLUSIVE: u32 = 1 << 28;
+
+    /// The word that names the epoll with this index and cell.
+    #[must_use]
+    pub fn word(epoll: u32, cell: &super::EpollCell) -> u32 {
+        (epoll + 1) | cell.generation.load(super::Ordering::Acquire) << 16
+    }
+
+    /// The epoll that a word names; None for the values above.
+    #[must_use]
+    pub const fn epoll(word: u32) -> Option<u32> {
+        if word == CLAIMED {
+            return None;
+        }
+        (word & 0xffff).checked_sub(1)
+    }
 }
 
 /// An interest item that found no place in its object's cell.
