@@ -7,6 +7,8 @@
 
 #![allow(clippy::missing_safety_doc)]
 
+mod variadic;
+
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
 use libc::{
@@ -132,7 +134,15 @@ exports! { open:
     fn memfd_create(name: *const c_char, flags: c_uint) -> c_int;
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE;
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE;
+}
+
+exports! { stdio:
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     fn fclose(stream: *mut FILE) -> c_int;
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
+    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
 }
 
 exports! { process:

@@ -132,6 +132,7 @@ impl Answer for *mut FILE {
 /// Bytes of the kernel's signal mask, the last argument of the calls that take one.
 const MASK_BYTES: usize = 8;
 
+// dprintf and its checked form are never called: their arguments go to the forms that take a list.
 originals! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int = libc::SYS_socket;
     fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int = libc::SYS_bind;
@@ -199,6 +200,13 @@ originals! {
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE = NONE;
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE = NONE;
     fn fclose(stream: *mut FILE) -> c_int = NONE;
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = NONE;
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE = NONE;
+    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE = NONE;
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int = NONE;
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int = NONE;
+    fn dprintf() -> c_int = NONE;
+    fn __dprintf_chk() -> c_int = NONE;
     fn chroot(path: *const c_char) -> c_int = libc::SYS_chroot;
     fn setuid(user: uid_t) -> c_int = NONE;
     fn setgid(group: gid_t) -> c_int = NONE;

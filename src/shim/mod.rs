@@ -22,3 +22,4 @@ pub mod select;
 pub mod send;
 pub mod sendfile;
 pub mod socket;
+pub mod stdio;
