@@ -12,8 +12,9 @@ mod variadic;
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
 use libc::{
-    FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd,
-    rlimit, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
+    FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, off64_t,
+    pid_t, pollfd, rlimit, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    uid_t,
 };
 
 /// Runs when the object is loaded.
@@ -69,6 +70,10 @@ exports! { receive:
 exports! { sendfile:
     fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+}
+
+exports! { splice:
+    fn splice(from: c_int, from_at: *mut off64_t, to: c_int, to_at: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t;
 }
 
 exports! { epoll_ctl:

@@ -13,5 +13,6 @@ pub mod pages;
 pub mod process;
 pub mod real;
 pub mod sockopt;
+pub mod staging;
 pub mod thread_words;
 pub mod wait;

@@ -14,8 +14,9 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd,
-    rlimit, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
+    FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, off64_t,
+    pid_t, pollfd, rlimit, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    uid_t,
 };
 
 /// System calls that newer architectures do not have; -1 there, which the kernel answers with ENOSYS.
@@ -160,6 +161,7 @@ originals! {
     fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t = libc::SYS_writev;
     fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t = libc::SYS_sendfile;
     fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t = libc::SYS_sendfile;
+    fn splice(from: c_int, from_at: *mut off64_t, to: c_int, to_at: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t = libc::SYS_splice;
     fn epoll_create(size: c_int) -> c_int = SYS_epoll_create;
     fn epoll_create1(flags: c_int) -> c_int = libc::SYS_epoll_create1;
     fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int = libc::SYS_epoll_ctl;
