@@ -152,6 +152,8 @@ exports! { stdio:
 
 exports! { process:
     fn chroot(path: *const c_char) -> c_int;
+    fn setgroups(count: size_t, groups: *const gid_t) -> c_int;
+    fn initgroups(user: *const c_char, group: gid_t) -> c_int;
     fn setuid(user: uid_t) -> c_int;
     fn setgid(group: gid_t) -> c_int;
     fn seteuid(user: uid_t) -> c_int;

@@ -106,6 +106,8 @@ pub struct ReadLine {
     pub spilled: AtomicU32,
     /// Non-zero once some interest of this object was EPOLLEXCLUSIVE.
     pub exclusive: AtomicU32,
+    /// The descriptor that it was made or accepted as, plus one; 0 = not told. For people only.
+    pub fd: AtomicU32,
 }
 
 /// Written by program threads: writing. See [`super::byte_ring`].
@@ -351,6 +353,8 @@ pub struct EpollCell {
     pub herald: AtomicU32,
     /// Who collects or settles the herald, once there is one.
     pub turn: OwnerWord,
+    /// The descriptor that it has in the process which joined it last, plus one; 0 = not told. For people only.
+    pub fd: AtomicU32,
 }
 
 /// Values of [`ProcCell::state`].

@@ -39,6 +39,10 @@ pub enum Kind {
     Status,
     /// Program: asks for the herald of epoll `a`, which another process has made. Host: the same; \[eventfd\] if it has it.
     Herald,
+    /// Tool, instead of Hello: text = JSON, see `host::admin`; \[where a stream goes\].
+    Query,
+    /// Host: a part of the answer to a query; `a` = 1: the last one.
+    Answer,
 }
 
 impl Kind {
@@ -54,6 +58,8 @@ impl Kind {
             Self::Child,
             Self::Status,
             Self::Herald,
+            Self::Query,
+            Self::Answer,
         ]
         .into_iter()
         .find(|kind| *kind as u32 == number)

@@ -8,6 +8,7 @@ pub mod epoll;
 pub mod inflight;
 pub mod options;
 pub mod registry;
+pub mod revive;
 pub mod route;
 pub mod table;
 pub mod twin;

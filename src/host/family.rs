@@ -25,6 +25,8 @@ pub(super) struct Family {
     pub(super) segments: Arc<Segments>,
     /// Receive memory as the program gets it.
     pub(super) receive: OwnedFd,
+    /// The program that began it.
+    pub(super) program: String,
     /// Control sockets of its processes.
     pub(super) clients: usize,
     /// When the last process went.
@@ -74,6 +76,7 @@ impl Family {
             user,
             segments: Arc::new(segments),
             receive,
+            program: program.to_owned(),
             clients: 0,
             left_at: None,
             abandoned: false,

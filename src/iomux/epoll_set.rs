@@ -84,6 +84,12 @@ pub fn hold(link: &Link, epoll: u32) {
     adopt(link, epoll);
 }
 
+/// Whether a descriptor of this process refers to `epoll`.
+#[must_use]
+pub fn is_held(link: &Link, epoll: u32) -> bool {
+    descriptors(link, epoll).is_some_and(|count| count.load(PrivateOrdering::Relaxed) > 0)
+}
+
 /// This process holds `epoll`, whose descriptors are counted already (a forked child's are).
 pub fn adopt(link: &Link, epoll: u32) {
     let newly = link
@@ -251,7 +257,8 @@ pub fn wake_sleepers(link: &Link, epoll: u32) {
     crate::readiness::wake_epoll(&link.control, epoll, |slot| waiter::wake(link, slot));
 }
 
-/// epoll_pwait2(2). `kernel_epfd` is the kernel epoll of the same number.
+/// epoll_pwait2(2). `kernel_epfd` is the kernel epoll of the same number. Returns 0 before the time-out when the host is gone
+/// and there is nothing to report: what is watched may be another host's by now.
 ///
 /// # Errors
 /// EINVAL for no room, EBADF, EINTR.
@@ -273,6 +280,7 @@ pub fn wait(
         .map(|timeout| monotonic() + timeout);
     let mut kernel = KernelHalf::Unknown;
     let mut is_last = is_look;
+    let mut host_died = false;
     // A loop that never sleeps in here must hear of the host's end too.
     link.look();
     loop {
@@ -282,6 +290,9 @@ pub fn wait(
             if count > 0 {
                 return Ok(count);
             }
+        }
+        if host_died {
+            return Ok(0);
         }
         if is_last {
             if is_look && sigmask.is_some() {
@@ -299,7 +310,8 @@ pub fn wait(
         let mut ready = || may_have_ours(link, epoll, cell);
         let watch = Watch::Epoll(epoll);
         match waiter::sleep(link, watch, &mut fds, deadline, sigmask, &mut ready) {
-            Wake::Ready | Wake::HostDead | Wake::Kernel => {}
+            Wake::Ready | Wake::Kernel => {}
+            Wake::HostDead => host_died = true,
             Wake::Timeout => is_last = true,
             Wake::Interrupted => return Err(Errno::INTR),
             Wake::Failed(error) => return Err(error),
@@ -425,6 +437,25 @@ fn merge(kernel_epfd: i32, events: &mut [EpollEvent], theirs: usize, found: &Col
         }
     }
     count
+}
+
+/// Collects what is left to report of a host that was lost, while another one serves the epoll.
+pub fn collect_lost(link: &Link, epoll: u32, events: &mut [EpollEvent]) -> usize {
+    let Some(cell) = link.control.epoll(epoll) else {
+        return 0;
+    };
+    if !may_have_ours(link, epoll, cell) {
+        return 0;
+    }
+    bury_if_needed(link, epoll, cell);
+    let notes = cell.cursor.load(Ordering::Relaxed);
+    let _turn = Turn::of_collector(link, cell);
+    let (found, next) = collect(link, epoll, notes & cursor::INDEX, events);
+    cell.cursor.store(
+        notes & !cursor::INDEX | next & cursor::INDEX,
+        Ordering::Relaxed,
+    );
+    found.count
 }
 
 fn needs_burial(link: &Link, cell: &EpollCell) -> bool {

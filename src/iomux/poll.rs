@@ -65,7 +65,8 @@ impl PollEntry {
 const UNCHECKED_ENTRIES: usize = 64;
 
 /// Waits until an entry has events, `timeout` is over (None = never) or a handler has run. Returns the number of entries
-/// with events.
+/// with events; 0 before the time-out when the host is gone and there is nothing to report: an entry may be another host's
+/// by now.
 ///
 /// # Errors
 /// EINVAL for more entries than descriptors are allowed (poll(2)), EINTR, ENOMEM.
@@ -117,7 +118,7 @@ pub fn poll(
                 }
             }
             let count = report(link, entries, theirs);
-            if count > 0 || is_look || wake == Some(Wake::Timeout) {
+            if count > 0 || is_look || matches!(wake, Some(Wake::Timeout | Wake::HostDead)) {
                 return Ok(count);
             }
         }

@@ -8,11 +8,13 @@ use super::memory::Memory;
 use super::object::Record;
 use super::segments::Segments;
 use super::table::Table;
+use super::worker::LcoreStatus;
 use crate::channel::cell::{ObjectCell, herald, host_state, process};
 use crate::channel::layout::{EPOLLS, PROCS, SLOTS};
 use crate::channel::sync::Ordering;
 use crate::device::TxQueue;
 use crate::errno::Errno;
+use crate::gpu::StreamStage;
 use crate::readiness;
 use crate::stack::{Owner, Stack};
 use crate::time::Instant;
@@ -41,6 +43,8 @@ pub(super) struct Family {
     detached: bool,
     /// Objects that are not idle.
     busy: u32,
+    /// See [`Family::mute`].
+    muted: bool,
 }
 
 /// What a turn works with, for one family.
@@ -63,6 +67,8 @@ pub(super) struct Shared<'a> {
     pub(super) memory: &'a mut Memory,
     pub(super) tx: &'a mut (dyn TxQueue + 'static),
     pub(super) counters: &'a LcoreCounters,
+    /// What looks at payload, if anything does.
+    pub(super) stage: Option<&'a mut StreamStage>,
     /// `net.core.somaxconn`.
     pub(super) somaxconn: u32,
 }
@@ -88,6 +94,7 @@ impl Family {
             cursor: 0,
             detached: false,
             busy: 0,
+            muted: false,
         }
     }
 
@@ -190,28 +197,47 @@ impl Family {
     }
 
     /// Writes one eventfd for each slot that was asleep; returns how many.
-    pub(super) fn wake(&mut self, counters: &LcoreCounters) -> usize {
+    pub(super) fn wake(&mut self, status: &LcoreStatus) -> usize {
         let count = self.wakes.len();
+        let mut is_held_up = false;
         for slot in self.wakes.drain(..) {
             match self.waiters.get(slot as usize).and_then(Option::as_ref) {
-                Some(eventfd) => {
-                    signal(eventfd);
-                    counters.wakeups.raise();
+                Some(eventfd) if !is_held_up => {
+                    is_held_up = !signal(eventfd, status);
+                    status.counters.wakeups.raise();
                 }
                 // It is woken when its descriptor comes.
-                None => counters.wakeups_dropped_no_waiter.raise(),
+                _ => status.counters.wakeups_dropped_no_waiter.raise(),
             }
+        }
+        if is_held_up {
+            self.mute(status);
         }
         count
     }
 
+    /// A program has made an eventfd of its own blocking and full, and held the lcore up: nobody of it is woken any more.
+    fn mute(&mut self, status: &LcoreStatus) {
+        crate::error!(
+            "family={} event=muted reason=\"its eventfd blocks\"",
+            self.owner.0
+        );
+        status.counters.families_muted.raise();
+        self.muted = true;
+        self.waiters.fill_with(|| None);
+    }
+
     /// A slot has sent its eventfd. It may have been woken in vain before, so it is woken now. A herald is written only when
     /// it was rung: readable says something.
-    pub(super) fn add_waiter(&mut self, slot: u32, eventfd: OwnedFd) {
+    pub(super) fn add_waiter(&mut self, slot: u32, eventfd: OwnedFd, status: &LcoreStatus) {
+        if self.muted {
+            return;
+        }
         let epoll = readiness::herald::epoll(slot);
         let epoll = epoll.and_then(|epoll| self.segments.control.epoll(epoll));
-        if epoll.is_none_or(|cell| cell.herald.load(Ordering::SeqCst) == herald::RUNG) {
-            signal(&eventfd);
+        let wanted = epoll.is_none_or(|cell| cell.herald.load(Ordering::SeqCst) == herald::RUNG);
+        if wanted && !signal(&eventfd, status) {
+            return self.mute(status);
         }
         if let Some(place) = self.waiters.get_mut(slot as usize) {
             *place = Some(eventfd);
@@ -254,7 +280,7 @@ impl Family {
     }
 
     /// The lcore ends: the program learns it and everybody is woken.
-    pub(super) fn die(&self) {
+    pub(super) fn die(&self, status: &LcoreStatus) {
         self.segments
             .control
             .header()
@@ -262,16 +288,27 @@ impl Family {
             .store(host_state::DEAD, Ordering::SeqCst);
         // Whoever settles a herald sees that we are gone.
         for eventfd in self.waiters.iter().take(SLOTS as usize).flatten() {
-            signal(eventfd);
+            if !signal(eventfd, status) {
+                return;
+            }
         }
     }
 }
 
-fn signal(eventfd: &OwnedFd) {
-    match rustix::io::write(eventfd, &1u64.to_ne_bytes()) {
+/// Writes a sleeper's eventfd. The program shares its open file, and may have made it blocking behind our back; the control
+/// thread then ends the write ([`LcoreStatus::held_up`]), and this says false.
+fn signal(eventfd: &OwnedFd, status: &LcoreStatus) -> bool {
+    status.begin_write();
+    let written = rustix::io::write(eventfd, &1_u64.to_ne_bytes());
+    status.end_write();
+    match written {
         // EAGAIN: the counter is full, so the sleeper wakes anyway.
-        Ok(_) | Err(Errno::AGAIN) => {}
-        Err(errno) => crate::warn!("waiter cannot be woken errno={errno}"),
+        Ok(_) | Err(Errno::AGAIN) => true,
+        Err(Errno::INTR) => false,
+        Err(errno) => {
+            crate::warn!("waiter cannot be woken errno={errno}");
+            true
+        }
     }
 }
 

@@ -13,7 +13,8 @@ use libc::{nfds_t, pollfd, sigset_t, size_t, timespec};
 
 use super::cvt;
 use crate::attach::{self, Link};
-use crate::errno::Result;
+use crate::errno::{Errno, Result};
+use crate::fd::revive;
 use crate::fd::table::{self, Entry};
 use crate::fd::{self, Target, epoll};
 use crate::ffi::real;
@@ -57,23 +58,31 @@ pub(super) fn any_is_ours(fds: impl Iterator<Item = c_int>) -> bool {
 ///
 /// # Safety
 /// `count` entries.
-unsafe fn polled<'a>(fds: *mut pollfd, count: nfds_t) -> Option<(&'static Link, &'a mut [pollfd])> {
-    let link = attach::link()?;
+unsafe fn polled<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+    attach::link()?;
     let count = usize::try_from(count).ok()?;
     if fds.is_null() || !fds.is_aligned() || count > table::NUMBERS {
         return None;
     }
     // SAFETY: not null, aligned, as many as the caller promises.
     let list = unsafe { core::slice::from_raw_parts_mut(fds, count) };
-    any_is_ours(list.iter().map(|entry| entry.fd)).then_some((link, list))
+    any_is_ours(list.iter().map(|entry| entry.fd)).then_some(list)
 }
 
 fn poll_list(
-    link: &Link,
     list: &mut [pollfd],
     timeout: Option<Duration>,
     mask: Option<SignalMask>,
 ) -> Result<usize> {
+    revive::in_slices(timeout, |slice| poll_once(list, slice, mask))
+}
+
+fn poll_once(
+    list: &mut [pollfd],
+    timeout: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Result<usize> {
+    let link = attach::link().ok_or(Errno::INTR)?;
     let nothing = PollEntry {
         target: iomux::Target::Kernel(-1),
         events: 0,
@@ -99,7 +108,7 @@ fn poll_list(
 pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: as the caller promises.
     match unsafe { polled(fds, count) } {
-        Some((link, list)) => cvt::number(poll_list(link, list, cvt::millis(timeout), None)),
+        Some(list) => cvt::number(poll_list(list, cvt::millis(timeout), None)),
         // SAFETY: the caller's arguments, unchanged.
         None => unsafe { real::poll(fds, count, timeout) },
     }
@@ -133,7 +142,7 @@ pub unsafe fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    let Some((link, list)) = (unsafe { polled(fds, count) }) else {
+    let Some(list) = (unsafe { polled(fds, count) }) else {
         // SAFETY: the caller's arguments, unchanged.
         return unsafe { real::ppoll(fds, count, timeout, mask) };
     };
@@ -141,7 +150,7 @@ pub unsafe fn ppoll(
     let mask = unsafe { cvt::mask(mask) };
     // SAFETY: as the caller promises.
     let timeout = unsafe { cvt::span(timeout) };
-    cvt::number(timeout.and_then(|timeout| poll_list(link, list, timeout, mask)))
+    cvt::number(timeout.and_then(|timeout| poll_list(list, timeout, mask)))
 }
 
 /// The checked ppoll of _FORTIFY_SOURCE.

@@ -7,14 +7,17 @@
 #![allow(unsafe_code)]
 
 use core::ffi::c_int;
+use core::time::Duration;
 
 use libc::{fd_set, sigset_t, timespec, timeval};
 
 use super::cvt;
 use super::poll::{any_is_ours, asked};
-use crate::attach::{self, Link};
-use crate::fd::table;
+use crate::attach;
+use crate::errno::{Errno, Result};
+use crate::fd::{revive, table};
 use crate::ffi::real;
+use crate::ffi::wait::SignalMask;
 use crate::iomux::{self, Sets};
 use crate::time::monotonic;
 
@@ -35,11 +38,8 @@ unsafe fn words<'a>(set: *mut fd_set, count: u32) -> Option<&'a mut [u64]> {
 ///
 /// # Safety
 /// As select(2).
-unsafe fn selected<'a>(
-    count: c_int,
-    sets: [*mut fd_set; 3],
-) -> Option<(&'static Link, u32, Sets<'a>)> {
-    let link = attach::link()?;
+unsafe fn selected<'a>(count: c_int, sets: [*mut fd_set; 3]) -> Option<(u32, Sets<'a>)> {
+    attach::link()?;
     let count = u32::try_from(count).ok()?;
     let bad = |set: &*mut fd_set| !set.cast::<u64>().is_aligned();
     if count as usize > table::NUMBERS || sets.iter().any(bad) {
@@ -63,8 +63,47 @@ unsafe fn selected<'a>(
     };
     let asked =
         |fd: &c_int| names(&sets.read, *fd) || names(&sets.write, *fd) || names(&sets.except, *fd);
-    any_is_ours((0..end).filter(asked)).then_some((link, count, sets))
+    any_is_ours((0..end).filter(asked)).then_some((count, sets))
 }
+
+/// Waits as select(2) does.
+fn select_sets(
+    count: u32,
+    sets: &mut Sets<'_>,
+    timeout: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Result<usize> {
+    // What was asked, for another look after one that found nothing.
+    let mut kept = [[0; SETS_KEPT]; 3];
+    let words = [&mut sets.read, &mut sets.write, &mut sets.except];
+    let is_kept = count as usize <= SETS_KEPT * 64;
+    if is_kept {
+        for (copy, set) in kept.iter_mut().zip(words) {
+            copy.iter_mut()
+                .zip(set.iter().flat_map(|set| set.iter()))
+                .for_each(|(copy, word)| *copy = *word);
+        }
+    }
+    let mut is_first = true;
+    revive::in_slices(timeout, |slice| {
+        let link = attach::link().ok_or(Errno::INTR)?;
+        if !core::mem::replace(&mut is_first, false) && is_kept {
+            let words = [&mut sets.read, &mut sets.write, &mut sets.except];
+            for (copy, set) in kept.iter().zip(words) {
+                set.iter_mut()
+                    .flat_map(|set| set.iter_mut())
+                    .zip(copy)
+                    .for_each(|(word, copy)| *word = *copy);
+            }
+        }
+        let slice = if is_kept { slice } else { timeout };
+        let target = |fd| asked(link, fd);
+        iomux::select(link, count, sets, &target, slice, mask)
+    })
+}
+
+/// Words of a set of select(2) that are kept: FD_SETSIZE numbers. A longer set is asked about once.
+const SETS_KEPT: usize = libc::FD_SETSIZE / 64;
 
 /// select(2). The time that is left is written back, as Linux does.
 ///
@@ -78,7 +117,7 @@ pub unsafe fn select(
     timeout: *mut timeval,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    let Some((link, number, mut sets)) = (unsafe { selected(count, [read, write, except]) }) else {
+    let Some((number, mut sets)) = (unsafe { selected(count, [read, write, except]) }) else {
         // SAFETY: the caller's arguments, unchanged.
         return unsafe { real::select(count, read, write, except, timeout) };
     };
@@ -88,8 +127,7 @@ pub unsafe fn select(
         Err(error) => return cvt::done(Err(error)),
     };
     let begun = monotonic();
-    let target = |fd| asked(link, fd);
-    let result = iomux::select(link, number, &mut sets, &target, span, None);
+    let result = select_sets(number, &mut sets, span, None);
     if let Some(span) = span {
         let left = span.saturating_sub(monotonic().since(begun));
         let left = timeval {
@@ -115,7 +153,7 @@ pub unsafe fn pselect(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    let Some((link, number, mut sets)) = (unsafe { selected(count, [read, write, except]) }) else {
+    let Some((number, mut sets)) = (unsafe { selected(count, [read, write, except]) }) else {
         // SAFETY: the caller's arguments, unchanged.
         return unsafe { real::pselect(count, read, write, except, timeout, mask) };
     };
@@ -123,6 +161,5 @@ pub unsafe fn pselect(
     let mask = unsafe { cvt::mask(mask) };
     // SAFETY: as the caller promises.
     let span = unsafe { cvt::span(timeout) };
-    let target = |fd| asked(link, fd);
-    cvt::number(span.and_then(|span| iomux::select(link, number, &mut sets, &target, span, mask)))
+    cvt::number(span.and_then(|span| select_sets(number, &mut sets, span, mask)))
 }
