@@ -267,12 +267,11 @@ pub fn registrations(link: &Link, object: Object, mut visit: impl FnMut(u32, Int
     };
     for item in items(link, object, cell) {
         let word = item.epoll.load(Ordering::Acquire);
-        if word != item::FREE
-            && word != item::CLAIMED
+        if let Some(epoll) = item::epoll(word)
             && !is_stale(link, word)
             && let Some(interest) = read(item, word)
         {
-            visit((word & 0xffff).wrapping_sub(1), interest);
+            visit(epoll, interest);
         }
     }
 }
