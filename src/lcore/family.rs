@@ -330,6 +330,18 @@ impl<'a> Work<'a> {
         readiness::alert(&self.segments.control, object, news, wake);
     }
 
+    /// Tells those who watch `object` once more.
+    pub(super) fn remind(&mut self, object: u32) {
+        let wakes = &mut *self.wakes;
+        readiness::remind(&self.segments.control, object, |slot| wakes.push(slot));
+    }
+
+    /// Wakes somebody who sleeps on `epoll`.
+    pub(super) fn wake_epoll(&mut self, epoll: u32) {
+        let wakes = &mut *self.wakes;
+        readiness::wake_epoll(&self.segments.control, epoll, |slot| wakes.push(slot));
+    }
+
     /// Whether some process of the family holds `object`.
     pub(super) fn is_held(&self, object: u32) -> bool {
         if self.detached {

@@ -24,3 +24,5 @@ pub mod select;
 pub mod send;
 pub mod sendfile;
 pub mod socket;
+pub mod splice;
+pub mod stdio;
