@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use crate::channel::layout::{Layout, PAGE_BYTES};
 use crate::channel::map::{self, Control, Receive};
 use crate::errno::Result;
+use crate::ffi::descriptor;
 
 /// Control and receive memory of a family, made by the host.
 #[derive(Debug)]
@@ -31,8 +32,8 @@ impl Segments {
         Ok(Self {
             control,
             receive,
-            control_fd,
-            receive_fd,
+            control_fd: descriptor::settle(control_fd),
+            receive_fd: descriptor::settle(receive_fd),
             #[cfg(test)]
             pages_left: core::sync::atomic::AtomicU64::new(u64::MAX),
         })
