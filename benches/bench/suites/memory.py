@@ -8,8 +8,8 @@ from ..world import both_worlds
 from .idle import Holder
 
 KIB = 1024
-# The host gives pages of connections back that have been idle for so long (`Stack::sweep`), and needs a little while for it.
-SWEEP_S = 15
+# The host gives pages of connections back that have been idle for 10 s (src/stack/sweep.rs); it looks every 5 s.
+SWEEP_S = 25
 
 
 def seconds(options):
