@@ -33,6 +33,8 @@ pub mod fd;
 #[cfg(not(loom))]
 pub mod ffi;
 #[cfg(not(loom))]
+pub mod gpu;
+#[cfg(not(loom))]
 pub mod host;
 pub mod id;
 #[cfg(not(loom))]

@@ -34,8 +34,9 @@ pub fn line(address: usize) {
 #[inline]
 pub fn lines(address: usize, bytes: usize) {
     let first = address & !(LINE - 1);
-    for offset in (0..address.wrapping_add(bytes).wrapping_sub(first)).step_by(LINE) {
-        line(first.wrapping_add(offset));
+    let last = address.saturating_add(bytes);
+    for at in (first..last).step_by(LINE) {
+        line(at);
     }
 }
 

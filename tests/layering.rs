@@ -19,17 +19,18 @@ const TABLE: &[(&str, &str)] = &[
     ("prefetch", ""),
     ("ffi", ""),
     ("config", ""),
-    ("preflight", "config"),
+    ("gpu", "config"),
+    ("preflight", "config gpu"),
     ("rendezvous", "ffi"),
     ("channel", ""),
     ("readiness", "channel"),
     ("thread", "ffi"),
     ("device", "config ffi"),
     ("stack", "config device"),
-    ("lcore", "config stack device channel readiness"),
+    ("lcore", "config stack device channel readiness gpu"),
     (
         "host",
-        "ffi config preflight rendezvous channel readiness device stack lcore",
+        "ffi config preflight rendezvous channel readiness device stack gpu lcore",
     ),
     ("attach", "ffi rendezvous channel readiness thread"),
     ("waiter", "ffi channel readiness thread attach"),
@@ -45,7 +46,7 @@ const TABLE: &[(&str, &str)] = &[
     ),
     (
         "runtime",
-        "ffi config rendezvous channel readiness device stack lcore host",
+        "ffi config rendezvous channel readiness device stack gpu lcore host",
     ),
 ];
 

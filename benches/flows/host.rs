@@ -119,6 +119,7 @@ impl Host {
         };
         let listener = stack
             .listen(&ListenRequest {
+                shares: None,
                 local: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, HOST_PORT),
                 backlog: 4096,
                 owner: Owner(0),

@@ -13,12 +13,15 @@
 
 use core::ptr::NonNull;
 use core::slice::ChunksExactMut;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::counters::LcoreCounters;
 use super::segments::{PAGE, Segments};
+use super::share::{self, Share};
 use super::table::Table;
-use crate::channel::byte_ring::{begin_leaving, finish_leaving};
+use crate::channel::byte_ring::{Span, begin_leaving, finish_leaving};
+use crate::channel::map::Staging;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::stack::{FlowMemory, Owner, RxRing, SendBuffer};
@@ -34,8 +37,14 @@ struct Place {
     receive: u32,
     /// Bytes of the transmit ring that have memory.
     transmit: u32,
-    /// More of the receive ring than its first `receive` bytes may have memory.
-    scattered: bool,
+    /// Bytes of the receive ring that have memory beside its first `receive` ones.
+    parts: u32,
+}
+
+impl Place {
+    fn bytes(&self) -> u64 {
+        u64::from(self.receive) + u64::from(self.transmit) + u64::from(self.parts)
+    }
 }
 
 /// The rings of one family.
@@ -50,6 +59,10 @@ struct Pool {
     /// The index that the next ring must have: a connect is being carried out.
     wanted: Option<u32>,
     lent: u32,
+    /// Made when the first received bytes are to be looked at.
+    staging: Option<Staging>,
+    /// Memory behind all rings.
+    bytes: u64,
 }
 
 /// smoltcp's send buffers, used again because making one means clearing it.
@@ -79,6 +92,8 @@ unsafe impl Send for SendBuffers {}
 pub(super) struct Memory {
     pools: Vec<Option<Pool>>,
     send: SendBuffers,
+    /// What the families share; None: the host has no others to think of.
+    share: Option<Share>,
     counters: Arc<LcoreCounters>,
 }
 
@@ -88,8 +103,42 @@ impl Memory {
         Self {
             pools: Vec::new(),
             send: SendBuffers::default(),
+            share: None,
             counters,
         }
+    }
+
+    /// Families share this from now on.
+    pub(super) fn share_out(&mut self, share: Share) {
+        self.share = Some(share);
+    }
+
+    /// Whether the family may have one more flow.
+    fn may_have_flow(&self, owner: Owner) -> bool {
+        let Some(share) = self.share else {
+            return true;
+        };
+        let lent = |pool: &Pool| u64::from(pool.lent);
+        self.may_have(owner, lent, 1, u64::from(share.flows))
+    }
+
+    /// Whether a ring of the family may grow from `from` to `to` bytes. The first page is part of the flow.
+    fn may_grow(&self, owner: Owner, from: u32, to: u32) -> bool {
+        let Some(share) = self.share else {
+            return true;
+        };
+        let more = u64::from(to.saturating_sub(from));
+        let may = to <= PAGE || self.may_have(owner, |pool| pool.bytes, more, share.ring_bytes);
+        if !may {
+            self.counters.rings_refused_quota.raise();
+        }
+        may
+    }
+
+    fn may_have(&self, owner: Owner, what: impl Fn(&Pool) -> u64, more: u64, total: u64) -> bool {
+        let used = self.pools.iter().flatten().map(&what).sum();
+        let has = self.pools.get(owner.0 as usize).and_then(Option::as_ref);
+        share::may_have(has.map_or(0, what), more, used, total)
     }
 
     /// Adds the memory of a family.
@@ -106,6 +155,8 @@ impl Memory {
                 fresh: layout.first_host_object(),
                 wanted: None,
                 lent: 0,
+                staging: None,
+                bytes: 0,
                 segments,
             });
         }
@@ -145,6 +196,20 @@ impl Memory {
         self.pool(owner)?.places.at_mut(object)
     }
 
+    /// Bytes that the stack has received into the ring of `object`, or None when there is no address space for a second
+    /// mapping.
+    pub(super) fn received(&mut self, owner: Owner, object: u32, span: Span) -> Option<&mut [u8]> {
+        let pool = self.pool(owner)?;
+        if pool.staging.is_none() {
+            let (fd, layout) = (pool.segments.receive_fd(), pool.segments.layout());
+            match Staging::new(fd.as_fd(), layout) {
+                Ok(staging) => pool.staging = Some(staging),
+                Err(errno) => crate::error!("payload event=no_mapping errno={errno}"),
+            }
+        }
+        pool.staging.as_mut()?.bytes_mut(object, span)
+    }
+
     /// Whether the stack has the ring of `object`.
     pub(super) fn is_lent(&self, owner: Owner, object: u32) -> bool {
         self.pools
@@ -174,6 +239,16 @@ impl Memory {
 
     /// Puts memory behind the first `bytes` of a transmit ring and tells the program; false = none to be had.
     pub(super) fn back_transmit(&mut self, owner: Owner, object: u32, bytes: u32) -> bool {
+        let backed = self.transmit_backed(owner, object);
+        if backed < bytes && !self.may_grow(owner, backed, bytes) {
+            return false;
+        }
+        self.adopt_transmit(owner, object, bytes)
+    }
+
+    /// As [`Memory::back_transmit`] where a writer has put memory there itself: it is taken, whatever the family's share, and
+    /// counts as given.
+    pub(super) fn adopt_transmit(&mut self, owner: Owner, object: u32, bytes: u32) -> bool {
         let Some(pool) = self.pool(owner) else {
             return false;
         };
@@ -188,6 +263,7 @@ impl Memory {
             {
                 return false;
             }
+            pool.bytes += u64::from(bytes - place.transmit);
             place.transmit = bytes;
         }
         if let Some(cell) = pool.segments.control.object(object) {
@@ -210,6 +286,7 @@ impl Memory {
         place.known = true;
         if place.receive < bytes {
             pool.segments.back_receive(object, place.receive, bytes)?;
+            pool.bytes += u64::from(bytes - place.receive);
             place.receive = bytes;
         }
         Ok(())
@@ -230,20 +307,26 @@ impl Memory {
             return;
         }
         place.known = false;
-        // A writer may have grown what it never filled.
-        let grown = grown.min(pool.segments.layout().tx_ring_bytes);
-        let transmit = place.transmit.max(grown);
-        if core::mem::take(&mut place.scattered) {
+        let whole = pool.segments.layout().rx_ring_bytes;
+        let before = place.bytes();
+        if core::mem::take(&mut place.parts) > 0 {
             place.receive = 0;
-            let whole = pool.segments.layout().rx_ring_bytes;
             if let Err(errno) = pool.segments.unback_receive(object, whole) {
                 crate::warn!("ring memory not returned object={object} errno={errno}");
             }
         }
+        // A writer may have grown what it never filled.
+        let transmit = place
+            .transmit
+            .max(grown.min(pool.segments.layout().tx_ring_bytes));
         match pool.segments.shrink(object, place.receive, transmit) {
-            Ok((receive, transmit)) => (place.receive, place.transmit) = (receive, transmit),
+            Ok((receive, transmit)) => {
+                (place.receive, place.transmit) = (receive, transmit.min(place.transmit));
+            }
             Err(errno) => crate::warn!("ring memory not returned object={object} errno={errno}"),
         }
+        let gone = before.saturating_sub(place.bytes());
+        pool.bytes = pool.bytes.saturating_sub(gone);
         if host_half && was_known {
             pool.free.push(object);
         }
@@ -274,6 +357,7 @@ impl Pool {
             self.segments
                 .back_receive(object, place.receive, PAGE)
                 .ok()?;
+            self.bytes += u64::from(PAGE - place.receive);
             place.receive = PAGE;
         }
         // SAFETY: `lent` was false and is set below: the ring is nobody else's until `give_back`; an accept queue never
@@ -378,6 +462,11 @@ fn cool(buffer: NonNull<[u8]>) {
 
 impl FlowMemory for Memory {
     fn take(&mut self, owner: Owner, _capacity: usize) -> Option<RxRing> {
+        if !self.may_have_flow(owner) {
+            self.counters.flows_refused_quota.raise();
+            self.want(owner, None);
+            return None;
+        }
         let pool = self.pool(owner)?;
         let wanted = pool.wanted.is_some();
         let object = pool.index()?;
@@ -398,10 +487,14 @@ impl FlowMemory for Memory {
     }
 
     fn back(&mut self, owner: Owner, id: u32, bytes: usize) -> bool {
-        let Some(pool) = self.pool(owner) else {
+        let Ok(bytes) = u32::try_from(bytes) else {
             return false;
         };
-        let Ok(bytes) = u32::try_from(bytes) else {
+        let backed = self.place(owner, id).map_or(0, |place| place.receive);
+        if backed < bytes && !self.may_grow(owner, backed, bytes) {
+            return false;
+        }
+        let Some(pool) = self.pool(owner) else {
             return false;
         };
         let limit = pool.segments.layout().rx_ring_bytes;
@@ -417,6 +510,7 @@ impl FlowMemory for Memory {
             {
                 return false;
             }
+            pool.bytes += u64::from(bytes - place.receive);
             place.receive = bytes;
         }
         true
@@ -438,7 +532,7 @@ impl FlowMemory for Memory {
             return false;
         }
         let transmit = place.transmit.max(grown.min(layout.tx_ring_bytes));
-        let receive = if place.scattered {
+        let receive = if place.parts > 0 {
             layout.rx_ring_bytes
         } else {
             place.receive
@@ -450,13 +544,23 @@ impl FlowMemory for Memory {
         if let Err(errno) = done {
             crate::warn!("ring memory not returned object={id} errno={errno}");
         }
-        (place.transmit, place.receive, place.scattered) = (0, 0, false);
+        pool.bytes = pool.bytes.saturating_sub(place.bytes());
+        (place.transmit, place.receive, place.parts) = (0, 0, 0);
         finish_leaving(&cell.host);
         // A writer that came meanwhile has rung: its bell finds a ring without memory, and sees to it.
         true
     }
 
     fn back_part(&mut self, owner: Owner, id: u32, from: usize, bytes: usize) -> bool {
+        let (Ok(from), Ok(bytes)) = (u32::try_from(from), u32::try_from(bytes)) else {
+            return false;
+        };
+        let backed = self
+            .place(owner, id)
+            .map_or(0, |place| place.receive.saturating_add(place.parts));
+        if !self.may_grow(owner, backed, backed.saturating_add(bytes)) {
+            return false;
+        }
         let Some(pool) = self.pool(owner) else {
             return false;
         };
@@ -464,10 +568,8 @@ impl FlowMemory for Memory {
             return false;
         };
         let capacity = pool.segments.layout().rx_ring_bytes;
-        let (Ok(from), Ok(bytes)) = (u32::try_from(from), u32::try_from(bytes)) else {
-            return false;
-        };
-        place.scattered = true;
+        place.parts = place.parts.saturating_add(bytes);
+        pool.bytes += u64::from(bytes);
         let first = bytes.min(capacity.saturating_sub(from));
         pool.segments.back_receive(id, from, from + first).is_ok()
             && pool.segments.back_receive(id, 0, bytes - first).is_ok()
@@ -536,5 +638,62 @@ mod tests {
             assert!(kept[WARM_MAX..].iter().all(|kept| !kept));
             assert_eq!((buffers.cold, buffers.made.len()), (0, WARM_MAX + DEEP));
         }
+    }
+
+    /// Takes flows with full receive rings until something is refused.
+    fn fill(memory: &mut Memory, owner: Owner) -> Vec<RxRing> {
+        let mut rings = Vec::new();
+        while let Some(ring) = memory.take(owner, BYTES) {
+            let full = ring.bytes.len();
+            rings.push(ring);
+            if !memory.back(owner, rings[rings.len() - 1].id, full) {
+                break;
+            }
+        }
+        rings
+    }
+
+    #[test]
+    fn a_family_that_fills_its_rings_leaves_memory_to_the_others() {
+        const TOTAL: u64 = 1 << 20;
+        let counters = Arc::new(LcoreCounters::default());
+        let mut memory = Memory::new(Arc::clone(&counters));
+        let layout = crate::channel::layout::Layout::for_flows(16, 64 << 10, 64 << 10);
+        for owner in [Owner(0), Owner(1)] {
+            memory.attach(owner, Arc::new(Segments::create(layout).unwrap()));
+        }
+        memory.share_out(Share {
+            flows: 1_000,
+            ring_bytes: TOTAL,
+        });
+        let bytes = |memory: &mut Memory, owner| memory.pool(owner).unwrap().bytes;
+        let first = fill(&mut memory, Owner(0));
+        let has = bytes(&mut memory, Owner(0));
+        assert!(
+            (TOTAL / 2..=TOTAL * 4 / 5 + u64::from(PAGE)).contains(&has),
+            "{has}"
+        );
+        assert_eq!(counters.rings_refused_quota.value(), 1);
+        let second = fill(&mut memory, Owner(1));
+        assert!(bytes(&mut memory, Owner(1)) >= 64 << 10);
+        // A flow without room to grow still has its first page, in both directions.
+        let ring = memory.take(Owner(0), BYTES).unwrap();
+        assert_eq!(ring.backed, PAGE as usize);
+        assert!(memory.back_transmit(Owner(0), ring.id, PAGE));
+        assert!(!memory.back_transmit(Owner(0), ring.id, 64 << 10));
+        // What is given back can be had again.
+        for (owner, ring) in first
+            .into_iter()
+            .chain([ring])
+            .map(|ring| (Owner(0), ring))
+            .chain(second.into_iter().map(|ring| (Owner(1), ring)))
+        {
+            let id = ring.id;
+            memory.make_known(owner, id);
+            memory.give_back(owner, ring);
+            memory.release(owner, id, 0);
+        }
+        assert!(bytes(&mut memory, Owner(0)) < 32 * u64::from(PAGE));
+        assert!(fill(&mut memory, Owner(1)).len() >= 8);
     }
 }

@@ -284,6 +284,11 @@ impl FlowTable {
         self.live
     }
 
+    /// Places of the table, some of which are free.
+    pub(crate) fn places(&self) -> usize {
+        self.hot.len()
+    }
+
     /// Whether no further flow can be made.
     pub(crate) fn is_full(&self) -> bool {
         self.live >= self.limit

@@ -41,9 +41,11 @@ impl Stack {
                 .map(|frame| (classify(frame.bytes, frame.meta, &self.rules), None)),
         );
         self.look_up(&mut burst);
+        let bytes: usize = frames.iter().map(|frame| frame.bytes.len()).sum();
+        self.counters.rx_frames.add(frames.len() as u64);
+        self.counters.rx_bytes.add(bytes as u64);
         let mut io = Io { now, memory, tx };
         for (frame, (class, flow)) in frames.iter_mut().zip(burst.drain(..)) {
-            self.counters.rx_frames.raise();
             self.receive(&mut io, frame.bytes, class, flow);
         }
         self.burst = burst;
@@ -377,7 +379,12 @@ impl Stack {
         match facts.state {
             FlowState::Closed => return self.settle_closed(io, index, was),
             FlowState::TimeWait => return self.enter_time_wait(io, index),
-            FlowState::Established | FlowState::CloseWait => self.settle_open(index),
+            FlowState::Established | FlowState::CloseWait => {
+                if was == FlowState::SynSent {
+                    self.counters.flows_connected.raise();
+                }
+                self.settle_open(index);
+            }
             _ => {}
         }
         if changed {

@@ -110,6 +110,7 @@ impl Outlet<'_> {
             },
         );
         counters.tx_frames.raise();
+        counters.tx_bytes.add(length as u64);
         true
     }
 }
@@ -172,6 +173,7 @@ impl Wire<'_, '_> {
             if self.segment_bytes != 0 {
                 counters.tx_super_frames.raise();
             }
+            counters.tx_bytes.add((start + length) as u64);
             self.sent += 1;
         }
         result

@@ -41,7 +41,7 @@ impl Stack {
                 old = Some(old_snd_nxt);
             }
         }
-        if is_syn && let Some(listener) = self.listeners.lookup(frame.key.local) {
+        if is_syn && let Some(listener) = self.listeners.lookup(frame.key, &self.config.secret) {
             return self.open_passive(io, bytes, frame, listener, old);
         }
         let Some(reply) = ControlSegment::reset_for(frame) else {
@@ -94,7 +94,11 @@ impl Stack {
         if self.table.is_full() && !self.give_way(io, id) {
             return self.counters.syn_dropped_flow_table_full.raise();
         }
-        let taken = Buffers::take(io.memory, owner, &options, self.config.tx_buffer_bytes);
+        let mut taken = Buffers::take(io.memory, owner, &options, self.config.tx_buffer_bytes);
+        // Nor may they keep the owner's share, or the memory, from those that answer.
+        if taken.is_none() && self.give_way(io, id) {
+            taken = Buffers::take(io.memory, owner, &options, self.config.tx_buffer_bytes);
+        }
         let Some(Buffers {
             receive,
             send,

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use super::api::{Change, Facts, FlowMemory, FlowOptions, ListenRequest, StackConfig};
 use super::changes::{Changes, forget};
 use super::counters::StackCounters;
-use super::demux::{Class, FlowKey, Rules};
+use super::demux::{self, Class, FlowKey, Rules};
 use super::flow_table::{Flags, FlowTable, Phase};
 use super::interface::{Interfaces, Outlet, Station};
 use super::listener::ListenerTable;
@@ -22,7 +22,7 @@ use super::sweep::Sweep;
 use super::time_wait::TimeWaitTable;
 use super::timer_wheel::TimerWheel;
 use crate::device::frame::LINK_HEADER_BYTES;
-use crate::device::{BURST_MAX, TxQueue};
+use crate::device::{BURST_MAX, RxMeta, TxQueue};
 use crate::errno::Errno;
 use crate::id::{FlowId, ListenerId};
 use crate::time::Instant;
@@ -267,7 +267,21 @@ impl Stack {
         self.facts_of(self.table.resolve(flow)?)
     }
 
-    fn facts_of(&self, index: u32) -> Option<Facts> {
+    /// Says what a frame received from the wire is.
+    #[must_use]
+    pub fn classify(&self, bytes: &[u8], meta: RxMeta) -> Class {
+        demux::classify(bytes, meta, &self.rules)
+    }
+
+    /// The flow between two ends, with its token.
+    #[must_use]
+    pub fn find(&self, key: FlowKey) -> Option<(FlowId, u32)> {
+        let index = self.table.lookup(key)?;
+        let (_, cold) = self.table.look(index)?;
+        Some((self.table.id(index), cold.token))
+    }
+
+    pub(crate) fn facts_of(&self, index: u32) -> Option<Facts> {
         let (hot, cold) = self.table.look(index)?;
         let open = !hot.flags.has(Flags::DETACHED) && cold.error.is_none();
         Some(Facts {

@@ -34,7 +34,7 @@ def run(options, progress):
     many = count(options)
     for turn in range(options.rounds):
         # Fresh processes each time: nobody gives memory back that he had at his peak.
-        with both_worlds(options) as worlds:
+        with both_worlds(options, flows=many) as worlds:
             for world in worlds:
                 progress.step(5 + many / 5000 + wait(options),
                               f"memory: round {turn + 1} of {options.rounds}: {many} connections on the {world.label}")
