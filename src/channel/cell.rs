@@ -130,6 +130,9 @@ pub struct WriteLine {
     pub want_room: AtomicU32,
     /// See [`shut`].
     pub shut: AtomicU32,
+    /// Bytes of the transmit ring, from its start, that the owner has put memory behind itself. The lcore believes it only after it
+    /// has done the same; it sets it back to 0 when it takes the memory away.
+    pub tx_grown: AtomicU32,
 }
 
 /// Written by the host when the object is made, and facts that change slowly.

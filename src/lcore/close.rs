@@ -147,8 +147,9 @@ impl Work<'_> {
             *self.busy = self.busy.saturating_sub(1);
         }
         *record = Record::default();
+        let grown = cell.write.tx_grown.load(Ordering::Acquire);
         reset(&self.segments.control, object, cell);
-        self.shared.memory.release(self.owner, object);
+        self.shared.memory.release(self.owner, object, grown);
         if object < self.segments.layout().first_host_object()
             && let Some(taken) = self.segments.control.taken()
         {
@@ -215,6 +216,7 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         write.tx_owner.word(),
         &write.want_room,
         &write.shut,
+        &write.tx_grown,
         &fact.local_address,
         &fact.local_port,
         &fact.remote_address,
