@@ -25,10 +25,11 @@ const TABLE: &[(&str, &str)] = &[
     ("thread", "ffi"),
     ("device", "config ffi"),
     ("stack", "config device"),
-    ("lcore", "config stack device channel readiness"),
+    ("capture", "device"),
+    ("lcore", "config stack device capture channel readiness"),
     (
         "host",
-        "ffi config preflight rendezvous channel readiness device stack lcore",
+        "ffi config preflight rendezvous channel readiness device stack capture lcore",
     ),
     ("attach", "ffi rendezvous channel readiness thread"),
     ("waiter", "ffi channel readiness thread attach"),

@@ -11,6 +11,8 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
+#[path = "knetctl/capture.rs"]
+mod capture;
 #[path = "knetctl/check.rs"]
 mod check;
 #[path = "knetctl/generate.rs"]
@@ -53,6 +55,7 @@ enum Command {
     Ss(ss::Ss),
     Stats(stats::Stats),
     Why(why::Why),
+    Capture(capture::Capture),
     Generate(generate::Generate),
 }
 
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
             Command::Ss(ss) => ss.execute(),
             Command::Stats(stats) => stats.execute(),
             Command::Why(why) => why.execute(),
+            Command::Capture(capture) => capture.execute(),
             Command::Generate(generate) => generate.execute(),
         },
         Err(error) => {

@@ -13,6 +13,7 @@ use super::look::{Counted, LOOK_PLACES, Look, Seen};
 use super::mailbox::{Mail, Mailbox, Report};
 use super::memory::Memory;
 use super::object::{FAMILIES_MAX, Token};
+use crate::capture::{self, Closed, Recorder};
 use crate::device::{RxQueue, TxQueue};
 use crate::stack::{Change, Owner, Stack};
 use crate::time::{self, Instant};
@@ -251,10 +252,22 @@ impl Lcore {
                 // As for a report.
                 let _ = to.try_send(self.look(now, at));
             }
+            Mail::Capture { recorder } => self.capture(recorder),
             Mail::Mtu { mtu } => self.stack.set_port_mtu(mtu),
             Mail::Neighbour => self.idle.share(),
             Mail::Stop => self.stopped = true,
         }
+    }
+
+    /// Puts a tap in front of the port, or takes it away. Between bursts no buffer is lent.
+    fn capture(&mut self, recorder: Option<Box<Recorder>>) {
+        let rx = core::mem::replace(&mut self.rx, Box::new(Closed));
+        let tx = core::mem::replace(&mut self.tx, Box::new(Closed));
+        let plain = capture::untap((rx, tx));
+        (self.rx, self.tx) = match recorder {
+            Some(recorder) => capture::tap(plain, *recorder),
+            None => plain,
+        };
     }
 
     fn look(&self, now: Instant, at: Look) -> Seen {

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 from harness import CLIENT, ROOT, SERVER, Lab, main, wait_for
 
@@ -55,6 +56,12 @@ class Admin:
         done = self.run(*words, end=end)
         assert done.returncode == 0, done.stdout
         return json.loads(done.stdout) if "--json" in words else done.stdout
+
+
+def stack(admin):
+    """What the stack of the server's host counts."""
+    (host,) = admin.ask("stats", "-a", "--json").values()
+    return host["stack"]
 
 
 def ss_names_owner_and_descriptor(admin):
@@ -235,6 +242,101 @@ def metrics_are_off_unless_asked_for(admin):
     wait_for("the socket is gone with its host", lambda: not os.path.exists(path))
 
 
+def capturing(admin, path, *words):
+    """A capture that has begun: its file has the blocks before the first frame."""
+    socket_path = admin.ask("status", "--json")[0]["socket"]
+    process = subprocess.Popen(
+        [KNETCTL, "capture", "--socket", socket_path, "-w", path, "--json", *words], stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    )
+    process.log = os.devnull
+    admin.lab.processes.append(process)
+    wait_for("it captures", lambda: os.path.exists(path) and os.path.getsize(path) > 0)
+    return process
+
+
+def tshark(path, *words):
+    done = subprocess.run(["tshark", "-r", path, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return [line.split("\t") for line in done.stdout.splitlines()]
+
+
+def tshark_reads_a_capture_and_agrees_with_the_counters(admin):
+    if not shutil.which("tshark"):
+        return "tshark is not installed"
+    path = os.path.join(admin.lab.work, "all.pcapng")
+    process = capturing(admin, path)
+    before = stack(admin)
+    for number in range(20):
+        assert admin.cli("set", f"key{number}", "x" * 3000).strip() == "OK"
+    wait_for("all is closed", lambda: not admin.ask("ss", "--json"))
+    after = stack(admin)
+    process.send_signal(signal.SIGINT)
+    counts = json.loads(process.communicate(timeout=20)[0])
+    assert process.returncode == 0 and counts["dropped"] == 0 and counts["written"] == counts["admitted"] == counts["seen"], counts
+    fields = ["frame.time_epoch", "frame.packet_flags_direction", "frame.len", "tcp.flags", "tcp.srcport", "_ws.malformed"]
+    rows = tshark(path, "-T", "fields", *[part for field in fields for part in ("-e", field)])
+    assert len(rows) == counts["written"], (len(rows), counts)
+    assert not any(row[5] for row in rows), rows
+    inbound = [row for row in rows if row[1] in ("1", "0x00000001")]
+    outbound = [row for row in rows if row[1] in ("2", "0x00000002")]
+    # The capture began before the counters were read and ended after.
+    assert len(inbound) >= after["rx_frames"] - before["rx_frames"] > 100, (len(inbound), before, after)
+    assert len(outbound) >= after["tx_frames"] - before["tx_frames"] > 60, (len(outbound), before, after)
+    syns = [row for row in inbound if row[3] and int(row[3], 16) & 0x12 == 0x02]
+    assert len(syns) == after["syns_received"] - before["syns_received"] == 20, (len(syns), before, after)
+    stamps = [row[0] for row in rows]
+    assert all(len(stamp.split(".")[1]) == 9 for stamp in stamps) and stamps == sorted(stamps), stamps
+    assert abs(float(stamps[-1]) - time.time()) < 60, stamps[-1]
+    return None
+
+
+def capture_filters_cuts_and_ends(admin):
+    path = os.path.join(admin.lab.work, "few.pcapng")
+    process = capturing(admin, path, "-s", "60", "-c", "5", "tcp", "src", "port", str(PORT), "and", "greater", "60")
+    for _ in range(10):
+        admin.cli("get", "key0")
+    counts = json.loads(process.communicate(timeout=20)[0])
+    assert process.returncode == 0 and counts["written"] == 5 and counts["seen"] > counts["admitted"], counts
+    if shutil.which("tshark"):
+        rows = tshark(path, "-T", "fields", "-e", "frame.cap_len", "-e", "tcp.srcport")
+        assert len(rows) == 5 and all(int(cut) <= 60 and port == str(PORT) for cut, port in rows), rows
+    done = admin.run("capture", "-w", path, "-d", "1", "--json", "arp")
+    assert done.returncode == 0 and json.loads(done.stdout)["written"] == 0, done.stdout
+    assert admin.run("capture", "-w", path, "tcp", "nonsense").returncode == 64
+    assert admin.run("capture", "-w", "/no/such/folder/file").returncode == 74
+
+
+def capture_loses_frames_and_not_traffic_when_the_disk_is_slow(admin):
+    path = os.path.join(admin.lab.work, "slow.pcapng")
+    os.mkfifo(path)
+    socket_path = admin.ask("status", "--json")[0]["socket"]
+    process = subprocess.Popen(
+        [KNETCTL, "capture", "--socket", socket_path, "-w", path, "--json"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )
+    process.log = os.devnull
+    admin.lab.processes.append(process)
+    pipe = os.open(path, os.O_RDONLY)
+    os.read(pipe, 1024)
+    busy = admin.run("capture", "-w", "/dev/null", "-c", "1")
+    assert busy.returncode == 69 and "another capture" in busy.stdout, busy.stdout
+    # Nobody reads: 12 MiB are more than all buffers on the way.
+    before = stack(admin)
+    value = "x" * (1 << 20)
+    for number in range(12):
+        done = admin.lab.client("sh", "-c", f"head -c {len(value)} /dev/zero | redis-cli -h {SERVER} -x set big{number}", seconds=30)
+        assert done.strip() == "OK", done
+    assert stack(admin)["rx_bytes"] - before["rx_bytes"] > 12 << 20
+    process.send_signal(signal.SIGINT)
+    while os.read(pipe, 1 << 20):
+        pass
+    os.close(pipe)
+    counts = json.loads(process.communicate(timeout=20)[0])
+    assert counts["dropped"] > 0 and counts["written"] + counts["dropped"] == counts["admitted"], counts
+    again = admin.run("capture", "-w", os.path.join(admin.lab.work, "again.pcapng"), "-d", "1", "--json")
+    assert again.returncode == 0, again.stdout
+
+
 CASES = [
     ss_names_owner_and_descriptor,
     why_tells_each_socket,
@@ -243,6 +345,9 @@ CASES = [
     why_reads_the_config,
     dpdks_own_client_reads_the_telemetry,
     metrics_are_off_unless_asked_for,
+    tshark_reads_a_capture_and_agrees_with_the_counters,
+    capture_filters_cuts_and_ends,
+    capture_loses_frames_and_not_traffic_when_the_disk_is_slow,
 ]
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use super::desk::{Desk, Facts};
+use crate::capture::Recorder;
 use crate::lcore::{Counted, Look, Mail, Mailbox, Seen};
 use crate::stack::{FlowView, ListenerView, RestView};
 
@@ -41,6 +42,11 @@ impl Asker {
         self.desk.ask(to);
         from.recv_timeout(self.patience)
             .map_err(|_| Silent("the host's control thread does not answer"))
+    }
+
+    /// Begins a capture, or ends it.
+    pub(super) fn capture(&self, recorder: Option<Box<Recorder>>) {
+        self.mailbox.post(Mail::Capture { recorder });
     }
 
     fn look(&self, at: Look) -> Result<Seen, Silent> {

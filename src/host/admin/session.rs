@@ -5,12 +5,13 @@ use serde_json::{Map, Value, json};
 use super::answer::Answer;
 use super::asker::{Asker, Silent};
 use super::desk::Facts;
-use super::{Trust, sockets};
+use super::{Session, capture, sockets};
 use crate::device::PortStats;
 use crate::lcore::Counted;
 
 /// Answers the query in `text`.
-pub(super) fn run(answer: &mut Answer, text: &str, _trust: Trust, asker: &Asker) {
+pub(super) fn run(answer: &mut Answer, text: &str, session: Session) {
+    let asker = &session.asker;
     let query: Value = match serde_json::from_str(text) {
         Ok(query) => query,
         Err(error) => return answer.refuse(&format!("the query is no JSON: {error}")),
@@ -23,6 +24,7 @@ pub(super) fn run(answer: &mut Answer, text: &str, _trust: Trust, asker: &Asker)
         "status" => status(answer, asker),
         "stats" => stats(answer, asker),
         "sockets" => sockets::run(answer, asker),
+        "capture" => return capture::run(answer, &query, session),
         other => {
             return answer.refuse(&format!(
                 "no such query: {other:?}; this host is build {}",
