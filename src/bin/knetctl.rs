@@ -19,6 +19,8 @@ mod check;
 mod generate;
 #[path = "knetctl/host.rs"]
 mod host;
+#[path = "knetctl/latency.rs"]
+mod latency;
 #[path = "knetctl/print.rs"]
 mod print;
 #[path = "knetctl/process.rs"]
@@ -27,12 +29,16 @@ mod process;
 mod program;
 #[path = "knetctl/run.rs"]
 mod run;
+#[path = "knetctl/spans.rs"]
+mod spans;
 #[path = "knetctl/ss.rs"]
 mod ss;
 #[path = "knetctl/stats.rs"]
 mod stats;
 #[path = "knetctl/status.rs"]
 mod status;
+#[path = "knetctl/top.rs"]
+mod top;
 #[path = "knetctl/why.rs"]
 mod why;
 
@@ -55,6 +61,8 @@ enum Command {
     Ss(ss::Ss),
     Stats(stats::Stats),
     Why(why::Why),
+    Top(top::Top),
+    Latency(latency::Latency),
     Capture(capture::Capture),
     Generate(generate::Generate),
 }
@@ -68,6 +76,8 @@ fn main() -> ExitCode {
             Command::Ss(ss) => ss.execute(),
             Command::Stats(stats) => stats.execute(),
             Command::Why(why) => why.execute(),
+            Command::Top(top) => top.execute(),
+            Command::Latency(latency) => latency.execute(),
             Command::Capture(capture) => capture.execute(),
             Command::Generate(generate) => generate.execute(),
         },

@@ -4,11 +4,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::counters::LcoreCounters;
+use super::latency::Latency;
 use super::memory::Memory;
 use super::object::Record;
 use super::segments::Segments;
 use super::table::Table;
-use crate::channel::cell::{ObjectCell, host_state, process};
+use crate::channel::cell::{ObjectCell, host_state, kind, process};
 use crate::channel::layout::{PROCS, SLOTS};
 use crate::channel::sync::Ordering;
 use crate::device::TxQueue;
@@ -59,6 +60,7 @@ pub(super) struct Shared<'a> {
     pub(super) memory: &'a mut Memory,
     pub(super) tx: &'a mut (dyn TxQueue + 'static),
     pub(super) counters: &'a LcoreCounters,
+    pub(super) latency: &'a mut Latency,
     /// `net.core.somaxconn`.
     pub(super) somaxconn: u32,
 }
@@ -161,6 +163,13 @@ impl Family {
             });
         }
         count
+    }
+
+    /// How far the program has read `object`, while that is a stream.
+    pub(super) fn position(&self, object: u32) -> Option<u64> {
+        let cell = self.segments.control.object(object)?;
+        let is_stream = cell.host.kind.load(Ordering::Relaxed) == kind::STREAM;
+        is_stream.then(|| cell.read.rx_head.load(Ordering::Relaxed))
     }
 
     /// Whether the program has rung or kicked.

@@ -1,5 +1,6 @@
 //! What may be asked of an lcore, in parts that a turn can afford.
 
+use super::latency::Latencies;
 use super::mailbox::Report;
 use crate::stack::{FlowView, ListenerView, RestView, Slice};
 
@@ -18,6 +19,8 @@ pub enum Look {
         /// The first place.
         from: u32,
     },
+    /// How long things take. Whoever asks begins to have it measured; some seconds after the last one asked it ends.
+    Latency,
     /// Connections in TIME-WAIT from this place of their table on.
     Resting {
         /// The first place.
@@ -34,6 +37,8 @@ pub enum Seen {
     Flows(Slice<FlowView>),
     /// To [`Look::Listeners`].
     Listeners(Slice<ListenerView>),
+    /// To [`Look::Latency`].
+    Latency(Latencies),
     /// To [`Look::Resting`].
     Resting(Slice<RestView>),
 }

@@ -2,7 +2,7 @@
 
 use super::bell::{errno_number, options_of, store_endpoint};
 use super::family::Work;
-use super::object::{Queued, Record, Role};
+use super::object::{Queued, Record, Role, Token};
 use super::segments::PAGE;
 use crate::channel::accept_ring;
 use crate::channel::cell::{ObjectCell, flag, kind};
@@ -174,6 +174,11 @@ impl Work<'_> {
             // Release: the bytes before it are in the ring.
             cell.host.rx_tail.store(facts.rx_total, Ordering::Release);
             wake = true;
+            let token = Token {
+                owner: self.owner,
+                object,
+            };
+            self.shared.latency.arrived(token, facts.rx_total);
         }
         cell.host.tx_acked.store(facts.tx_acked, Ordering::Release);
         if let Some(errno) = facts.error

@@ -9,6 +9,7 @@ use super::clock::Clock;
 use super::counters::LcoreCounters;
 use super::family::{Family, Shared};
 use super::idle::{self, Idle, IdleConfig, Next};
+use super::latency::Latency;
 use super::look::{Counted, LOOK_PLACES, Look, Seen};
 use super::mailbox::{Mail, Mailbox, Report};
 use super::memory::Memory;
@@ -87,6 +88,7 @@ pub struct Lcore {
     mail: Vec<Mail>,
     changes: Vec<Change>,
     clock: Clock,
+    latency: Latency,
     idle: Idle,
     somaxconn: u32,
     stopped: bool,
@@ -116,6 +118,7 @@ impl Lcore {
             mail: Vec::new(),
             changes: Vec::with_capacity(CHANGES_EXPECTED),
             clock: Clock::new(config.now),
+            latency: Latency::default(),
             idle: Idle::new(config.idle, config.shares_cpu, config.now),
             somaxconn: config.somaxconn,
             stopped: false,
@@ -134,6 +137,11 @@ impl Lcore {
         if self.clock.advance(real, slept) {
             self.status.counters.time_gaps.raise();
         }
+        let families = &self.families;
+        self.latency.begin(real, slept > Duration::ZERO, |token| {
+            let family = families.get(token.owner.0 as usize)?.as_ref()?;
+            family.position(token.object)
+        });
         let now = self.clock.now();
         let mut work = self.receive(now);
         work += self.commands(now);
@@ -149,6 +157,8 @@ impl Lcore {
         self.status.counters.turns.raise();
         if work == 0 {
             self.status.counters.turns_idle.raise();
+        } else {
+            self.latency.worked();
         }
         work
     }
@@ -197,6 +207,7 @@ impl Lcore {
             memory: &mut self.memory,
             tx: self.tx.as_mut(),
             counters: &self.status.counters,
+            latency: &mut self.latency,
             somaxconn: self.somaxconn,
         };
         Some(act(family, shared))
@@ -270,13 +281,14 @@ impl Lcore {
         };
     }
 
-    fn look(&self, now: Instant, at: Look) -> Seen {
+    fn look(&mut self, now: Instant, at: Look) -> Seen {
         match at {
             Look::Counters => Seen::Counters(self.count()),
             Look::Flows { from } => Seen::Flows(self.stack.view_flows(now, from, LOOK_PLACES)),
             Look::Listeners { from } => {
                 Seen::Listeners(self.stack.view_listeners(from, LOOK_PLACES))
             }
+            Look::Latency => Seen::Latency(self.latency.ask(time::monotonic())),
             Look::Resting { from } => {
                 Seen::Resting(self.stack.view_resting(now, from, LOOK_PLACES))
             }
@@ -368,7 +380,7 @@ impl Lcore {
         while !self.stopped {
             let work = self.turn(time::monotonic(), slept);
             slept = Duration::ZERO;
-            let can_sleep = self.rx.wait_fd().is_some();
+            let can_sleep = self.rx.wait_fd().is_some() && !self.latency.is_watching();
             match self.idle.next(self.clock.now(), work > 0, can_sleep) {
                 Next::Turn => core::hint::spin_loop(),
                 Next::Yield => rustix::thread::sched_yield(),

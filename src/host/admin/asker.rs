@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use super::desk::{Desk, Facts};
 use crate::capture::Recorder;
-use crate::lcore::{Counted, Look, Mail, Mailbox, Seen};
+use crate::lcore::{Counted, Latencies, Look, Mail, Mailbox, Seen};
 use crate::stack::{FlowView, ListenerView, RestView};
 
 /// Whoever has not answered within this has other troubles.
@@ -63,6 +63,17 @@ impl Asker {
     pub(super) fn counters(&self) -> Result<Counted, Silent> {
         match self.look(Look::Counters)? {
             Seen::Counters(counted) => Ok(counted),
+            _ => Err(MIXED_UP),
+        }
+    }
+
+    /// How long things take in the lcore; measuring begins with the first question.
+    ///
+    /// # Errors
+    /// The lcore does not answer.
+    pub(super) fn latency(&self) -> Result<Latencies, Silent> {
+        match self.look(Look::Latency)? {
+            Seen::Latency(measured) => Ok(measured),
             _ => Err(MIXED_UP),
         }
     }

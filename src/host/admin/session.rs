@@ -7,7 +7,7 @@ use super::asker::{Asker, Silent};
 use super::desk::Facts;
 use super::{Session, capture, sockets};
 use crate::device::PortStats;
-use crate::lcore::Counted;
+use crate::lcore::{Counted, Histogram, Latencies};
 
 /// Answers the query in `text`.
 pub(super) fn run(answer: &mut Answer, text: &str, session: Session) {
@@ -24,6 +24,7 @@ pub(super) fn run(answer: &mut Answer, text: &str, session: Session) {
         "status" => status(answer, asker),
         "stats" => stats(answer, asker),
         "sockets" => sockets::run(answer, asker),
+        "latency" => latency(answer, asker),
         "capture" => return capture::run(answer, &query, session),
         other => {
             return answer.refuse(&format!(
@@ -121,6 +122,28 @@ fn stats(answer: &mut Answer, asker: &Asker) -> Result<(), Silent> {
         "lcore": object(&counted.lcore),
         "stack": object(&counted.stack),
         "port": facts.open.map(|open| port(open.stats)),
+    });
+    answer.line(&line.to_string());
+    Ok(())
+}
+
+fn latency(answer: &mut Answer, asker: &Asker) -> Result<(), Silent> {
+    let facts = asker.facts()?;
+    let measured = match facts.open {
+        Some(_) => asker.latency()?,
+        None => Latencies::default(),
+    };
+    let buckets = |histogram: &Histogram| {
+        histogram
+            .buckets()
+            .map(|(beyond, count)| json!([beyond, count]))
+            .collect::<Vec<_>>()
+    };
+    let line = json!({
+        "process": std::process::id(),
+        "turn": buckets(&measured.turn),
+        "rx_to_app": buckets(&measured.rx_to_app),
+        "app_to_tx": buckets(&measured.app_to_tx),
     });
     answer.line(&line.to_string());
     Ok(())
