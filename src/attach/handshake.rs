@@ -20,7 +20,7 @@ use crate::channel::message::{
 };
 use crate::channel::policy::{PolicyPage, policy_flag};
 use crate::errno::{Errno, Result};
-use crate::ffi::descriptor;
+use crate::ffi::{descriptor, sockopt};
 use crate::rendezvous::Path;
 use crate::time::monotonic;
 use crate::{BUILD_VERSION, thread};
@@ -32,7 +32,24 @@ const OPEN_S: u64 = 60;
 
 /// Connects to a host's socket; None when nobody listens there.
 pub(super) fn connect(path: &Path) -> Result<Option<i32>> {
-    let address = SocketAddrUnix::new(path.as_c_str())?;
+    connect_to(&SocketAddrUnix::new(path.as_c_str())?)
+}
+
+/// Connects to the system's host under the name that needs no path and no right; None when nobody of root's listens there.
+pub(super) fn connect_by_name() -> Result<Option<i32>> {
+    let name = crate::rendezvous::SYSTEM_SOCKET.to_bytes();
+    let Some(socket) = connect_to(&SocketAddrUnix::new_abstract_name(name)?)? else {
+        return Ok(None);
+    };
+    // Anybody may take a name that is free.
+    if sockopt::peer_user(socket) == Ok(0) {
+        return Ok(Some(socket));
+    }
+    descriptor::close(socket);
+    Ok(None)
+}
+
+fn connect_to(address: &SocketAddrUnix) -> Result<Option<i32>> {
     let socket = rustix::net::socket_with(
         rustix::net::AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -41,7 +58,7 @@ pub(super) fn connect(path: &Path) -> Result<Option<i32>> {
     )?;
     let socket = descriptor::internalize(socket)?;
     let connected = loop {
-        match rustix::net::connect(descriptor::lend(socket)?, &address) {
+        match rustix::net::connect(descriptor::lend(socket)?, address) {
             Err(Errno::INTR) => {}
             other => break other,
         }
@@ -118,6 +135,19 @@ pub(super) fn open_device(socket: i32) -> Answer<()> {
         Ok(answer) => refused(&answer),
         Err(error) => foreign(error),
     }
+}
+
+/// Asks the host for the herald of an epoll, which another process has made: an internal descriptor.
+pub(super) fn herald(socket: i32, epoll: u32) -> Result<i32> {
+    link::send(socket, &Message::new(Kind::Herald, epoll, 0), None)?;
+    let mut reply = Reply::default();
+    reply.receive(socket, WELCOME_S)?;
+    let message = reply.message().map_err(|_| Errno::PROTO)?;
+    if message.kind != Kind::Herald || message.a != epoll {
+        return Err(Errno::PROTO);
+    }
+    let fd = reply.descriptors.iter().flatten().next();
+    descriptor::internal_copy(*fd.ok_or(Errno::NOENT)?)
 }
 
 fn refused<T>(answer: &Message<'_>) -> Answer<T> {

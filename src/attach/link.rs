@@ -277,7 +277,7 @@ impl Link {
             .swap(0, ChannelOrdering::Relaxed);
         if pid != 0 {
             crate::error!(
-                "the host (process {pid}) has gone: its connections are reset, new sockets look for another one"
+                "the host (process {pid}) has gone: its connections are reset; its listeners and new sockets look for another one"
             );
         }
     }

@@ -8,6 +8,7 @@
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
 mod config_file;
+mod door;
 mod fault;
 pub mod fork;
 mod handshake;
@@ -100,6 +101,17 @@ pub fn ensure() -> Standing {
         }
         pause();
     }
+}
+
+/// As [`ensure`], for a caller that does not wait for a host that cannot be had now.
+pub fn ensure_now() -> Standing {
+    if let Some(standing) = known() {
+        return standing;
+    }
+    let Some(_inside) = ATTACH.enter() else {
+        return Standing::Kernel;
+    };
+    known().or_else(try_now).unwrap_or(Standing::Kernel)
 }
 
 /// Attaches, the first time or to the host that takes a lost one's place. None = it is to be waited for.
@@ -209,10 +221,25 @@ pub fn open_device(link: &'static Link) -> Standing {
     Standing::Kernel
 }
 
+/// The herald of `epoll`, made by another process of the family, as an internal descriptor; the host has it.
+///
+/// # Errors
+/// ENOENT when the host has not heard of it yet, EAGAIN in a handler that interrupted this thread's talk with the host, what
+/// sendmsg and recvmsg say.
+pub fn herald(link: &Link, epoll: u32) -> Result<i32> {
+    let _inside = ATTACH.enter().ok_or(Errno::AGAIN)?;
+    handshake::herald(link.control_socket(), epoll)
+}
+
 /// Finds or starts the host and shakes hands.
 fn attach() -> core::result::Result<&'static Link, Fault> {
     crate::thread::remember_process();
-    let config = config_file::open()?;
+    let config = match config_file::open() {
+        Ok(config) => config,
+        // It may have been hidden since (chroot), and the host of the system has its own.
+        Err(_) if follows_system() => ConfigFile::unread(),
+        Err(fault) => return Err(fault),
+    };
     let attached = if link::all_taken() {
         Err(Fault::new(format_args!(
             "this process has lost {} hosts; kernel sockets are used until it is restarted",
@@ -228,14 +255,17 @@ fn attach() -> core::result::Result<&'static Link, Fault> {
 }
 
 fn attach_with(config: &ConfigFile) -> core::result::Result<&'static Link, Fault> {
-    if config.fd.is_none() {
+    // A private host would take the port from the one that is being started again.
+    let follows_system = follows_system();
+    if config.fd.is_none() || follows_system {
         // Only a host of the system can read it for us.
         let system = system_socket()?;
         return match system.map(|socket| finish(socket, config)) {
             Some(Answer::Done(link)) => Ok(link),
             Some(Answer::Fault(fault)) => Err(fault),
             Some(Answer::Lost(error)) => Err(handshake::lost(error)),
-            None => Err(Fault::config(config.path, Errno::ACCESS)),
+            None if follows_system => Err(handshake::lost(Errno::CONNREFUSED)),
+            None => Err(Fault::closed_to_us(config.path)),
         };
     }
     let folder = rendezvous::run_folder()
@@ -278,12 +308,34 @@ fn served_by_system(
     }
 }
 
+/// Whether the host that was lost was the system's.
+fn follows_system() -> bool {
+    link().is_some_and(|lost| lost.control.header().policy.has(policy_flag::SYSTEM_HOST))
+}
+
 fn system_socket() -> core::result::Result<Option<i32>, Fault> {
-    let path = Path::new(rendezvous::SYSTEM_SOCKET.to_bytes())
-        .map_err(|e| Fault::step("host", rendezvous::SYSTEM_SOCKET, e))?;
-    match handshake::connect(&path) {
-        Err(Errno::ACCESS) => Ok(None),
-        other => other.map_err(|e| Fault::step("host", rendezvous::SYSTEM_SOCKET, e)),
+    let fault = |error| Fault::step("host", rendezvous::SYSTEM_SOCKET, error);
+    let path = Path::new(rendezvous::SYSTEM_SOCKET.to_bytes()).map_err(fault)?;
+    let found = match handshake::connect(&path) {
+        Err(Errno::ACCESS | Errno::PERM) => None,
+        other => other.map_err(fault)?,
+    };
+    let door = door::take();
+    match (found, door) {
+        (Some(socket), door) => {
+            door.into_iter().for_each(descriptor::close);
+            Ok(Some(socket))
+        }
+        (None, Some(door)) => Ok(Some(door)),
+        (None, None) if follows_system() => handshake::connect_by_name().map_err(fault),
+        (None, None) => Ok(None),
+    }
+}
+
+/// The process is about to give up rights that may be needed to reach the host of the system.
+pub fn before_rights_go() {
+    if STAGE.load(Ordering::Acquire) == stage::UNTRIED {
+        door::open();
     }
 }
 

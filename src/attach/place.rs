@@ -4,7 +4,7 @@ use core::ffi::CStr;
 
 use rustix::fs::{Access, Mode, OFlags};
 
-use super::fault::Fault;
+use super::fault::{Fault, reason};
 use crate::errno::{Errno, Result};
 use crate::ffi::{descriptor, environment};
 use crate::rendezvous::{PATH_BYTES, Path};
@@ -119,10 +119,24 @@ pub(super) fn host() -> core::result::Result<Path, Fault> {
     if executable(&beside).is_ok() {
         return Ok(beside);
     }
-    executable(&installed).map(|()| installed).map_err(|_| {
-        Fault::new(format_args!(
-            "no host binary at {beside} or {installed}; kernel sockets are used (install knetd or name it by KNET_HOST)"
-        ))
+    executable(&installed)
+        .map(|()| installed)
+        .map_err(|_| match there_but_not_allowed(&[beside, installed]) {
+            Some((path, why)) => Fault::new(format_args!(
+                "host {path}: {}; kernel sockets are used (this program may not start one: use the service, common.mode 1)",
+                reason(why)
+            )),
+            None => Fault::new(format_args!(
+                "no host binary at {beside} or {installed}; kernel sockets are used (install knetd or name it by KNET_HOST)"
+            )),
+        })
+}
+
+/// The first of `places` where a host is, and why it may not be executed (NoExecPaths= of a unit, for one).
+fn there_but_not_allowed(places: &[Path]) -> Option<(&Path, Errno)> {
+    places.iter().find_map(|path| {
+        rustix::fs::stat(path.as_c_str()).ok()?;
+        Some((path, executable(path).err()?))
     })
 }
 

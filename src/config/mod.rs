@@ -20,6 +20,7 @@ mod hash;
 pub mod key;
 mod nearest;
 pub mod parse;
+pub mod payload;
 mod policy;
 mod port;
 mod raw;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::address::Route;
 use super::error::Remark;
-use super::parse::Node;
+use super::payload::Gpu;
 use super::port::PortChoice;
 use crate::id::CpuId;
 use crate::telemetry::Level;
@@ -50,8 +50,8 @@ pub struct Config {
     pub dpdk: Dpdk,
     /// `common.metrics`
     pub metrics: Option<MetricsAt>,
-    /// `gpu`, opaque: not served by this version.
-    pub gpu: Option<Node>,
+    /// `gpu`, or None when it is not enabled.
+    pub gpu: Option<Gpu>,
     /// What an operator should know about the file.
     pub remarks: Vec<Remark>,
 }

@@ -1,18 +1,17 @@
 //! Epolls as the program numbers them: which are known, who joins the channel, and the bell that ends waits begun before
 //! this process was attached.
-//!
-//! DEVIATION: an epoll inside another epoll, poll or select shows its kernel descriptors only.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
 
 use super::registry::{self, Left};
+use super::revive;
 use super::table::{self, Entry, Record};
 use crate::attach::{self, Link, link};
 use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
 use crate::ffi::wait::{self, EpollEvent, PollFd, SignalMask};
-use crate::iomux::epoll_set;
+use crate::iomux::{epoll_set, nested};
 use crate::thread;
 use crate::time::monotonic;
 
@@ -49,12 +48,12 @@ pub(super) fn release(record: Record) {
 
 /// This process has no descriptor of epoll `index`.
 fn leave(index: u32) {
+    nested::forget(index);
     let joined = JOINED
         .get(index as usize)
         .map_or(0, |word| word.swap(0, Ordering::AcqRel));
-    if let Some(number) = joined.checked_sub(1)
-        && let Some(link) = link::numbered(number)
-    {
+    // Those of the hosts before as well: the index may be another epoll's soon.
+    for link in (0..joined).filter_map(link::numbered) {
         epoll_set::release(link, index);
     }
 }
@@ -79,7 +78,15 @@ pub fn join(link: &Link, record: Record) {
         return;
     };
     let mark = link.number() + 1;
-    if word.load(Ordering::Acquire) == mark || word.swap(mark, Ordering::AcqRel) == mark {
+    let last = word.load(Ordering::Acquire);
+    if last > mark {
+        // A host that was lost before another one was joined.
+        if !epoll_set::is_held(link, record.index) {
+            epoll_set::hold(link, record.index);
+        }
+        return;
+    }
+    if last == mark || word.swap(mark, Ordering::AcqRel) == mark {
         return;
     }
     epoll_set::hold(link, record.index);
@@ -91,6 +98,57 @@ pub fn join(link: &Link, record: Record) {
         cell.fd.store(
             number.map_or(0, |fd| fd.saturating_add(1)),
             Ordering::Relaxed,
+        );
+    }
+    if registry::is_nested(record)
+        && let Some((fd, _)) = descriptor_of(record.index)
+    {
+        announce(link, fd, record);
+    }
+}
+
+/// The epoll is about to be added to another one.
+pub fn nest(fd: i32, record: Record) {
+    registry::count_nestings(record, 1);
+    seen_from_outside(fd, record);
+}
+
+/// The epoll was deleted from another one, or could not be added.
+pub fn unnest(record: Record) {
+    if !registry::count_nestings(record, -1)
+        && let Some(link) = link()
+    {
+        nested::mute(link, record.index);
+    }
+}
+
+/// poll or select asks about the epoll. Says whether it may hold accelerated sockets.
+pub fn polled(fd: i32, record: Record) -> bool {
+    registry::note_polled(record);
+    seen_from_outside(fd, record)
+}
+
+/// Lets the kernel epoll say what the channel's half has. Says whether there is such a half.
+fn seen_from_outside(fd: i32, record: Record) -> bool {
+    let Some(link) = link() else {
+        return false;
+    };
+    if JOINED
+        .get(record.index as usize)
+        .is_some_and(|word| word.load(Ordering::Acquire) == link.number() + 1)
+    {
+        announce(link, fd, record);
+    } else {
+        join(link, record);
+    }
+    true
+}
+
+fn announce(link: &Link, fd: i32, record: Record) {
+    if let Err(error) = nested::announce(link, record.index, fd) {
+        crate::warn!(
+            "epoll: what contains it does not see its accelerated sockets fd={fd} errno={}",
+            error.raw_os_error()
         );
     }
 }
@@ -135,20 +193,62 @@ pub fn wait(
     mask: Option<SignalMask>,
 ) -> Result<usize> {
     let left = match link() {
-        Some(link) => {
-            join(link, record);
-            return epoll_set::wait(link, record.index, fd, events, timeout, mask);
-        }
+        Some(_) => return wait_attached(fd, record, events, timeout, mask),
         None => wait_unattached(fd, events, timeout, mask)?,
     };
     match left {
         Outcome::Events(count) => Ok(count),
-        Outcome::Attached(timeout) => {
-            let link = link().ok_or(Errno::INTR)?;
-            join(link, record);
-            epoll_set::wait(link, record.index, fd, events, timeout, mask)
-        }
+        Outcome::Attached(timeout) => wait_attached(fd, record, events, timeout, mask),
     }
+}
+
+fn wait_attached(
+    fd: i32,
+    record: Record,
+    events: &mut [EpollEvent],
+    timeout: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Result<usize> {
+    revive::in_slices(timeout, |slice| {
+        let link = link().ok_or(Errno::INTR)?;
+        join(link, record);
+        let lost = collect_lost(link, record, events);
+        let (slice, rest) = match lost {
+            0 => (slice, &mut *events),
+            // There is always room for what lives.
+            _ => (
+                Some(Duration::ZERO),
+                events.get_mut(lost..).unwrap_or(&mut []),
+            ),
+        };
+        if rest.is_empty() && lost > 0 {
+            return Ok(lost);
+        }
+        match epoll_set::wait(link, record.index, fd, rest, slice, mask) {
+            Err(_) if lost > 0 => Ok(lost),
+            count => count.map(|count| count + lost),
+        }
+    })
+}
+
+/// Collects what the program has not been told of hosts that it lost before `present` came: at most half of `events`, in
+/// turns where there is room for one.
+fn collect_lost(present: &Link, record: Record, events: &mut [EpollEvent]) -> usize {
+    /// Whose turn it is.
+    static TURN: AtomicU32 = AtomicU32::new(0);
+    if present.number() == 0 || events.is_empty() {
+        return 0;
+    }
+    let mut room = events.len() / 2;
+    if room == 0 && TURN.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+        room = 1;
+    }
+    let mut count = 0;
+    for lost in (0..present.number()).filter_map(link::numbered) {
+        let places = events.get_mut(count..room).unwrap_or(&mut []);
+        count += epoll_set::collect_lost(lost, record.index, places);
+    }
+    count
 }
 
 enum Outcome {

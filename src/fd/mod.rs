@@ -8,6 +8,7 @@ pub mod epoll;
 pub mod inflight;
 pub mod options;
 pub mod registry;
+pub mod revive;
 pub mod route;
 pub mod table;
 pub mod twin;
@@ -77,6 +78,16 @@ pub fn target(fd: i32) -> Target {
         Entry::Socket(handle) => Socket::of(handle).map_or(Target::Kernel, Target::Socket),
         Entry::Epoll(record) => Target::Epoll(record),
         Entry::Undecided(record) => resolve(fd, record),
+    }
+}
+
+/// The socket behind `fd`, if it is accelerated.
+#[inline]
+#[must_use]
+pub fn accelerated(fd: i32) -> Option<Socket> {
+    match target(fd) {
+        Target::Socket(socket) => Some(socket),
+        _ => None,
     }
 }
 

@@ -39,15 +39,29 @@ pub fn attach_for_undecided() {
     table::for_each(0, table::end(), |_, entry| {
         any |= matches!(entry, Entry::Undecided(_));
     });
-    if any && !super::is_foreign() {
+    if super::is_foreign() {
+        return;
+    }
+    if any {
         ensure();
+    } else {
+        attach::before_rights_go();
     }
 }
 
 /// Attaches, and wakes who waits on an epoll since before.
 fn ensure() -> Standing {
+    attaching(attach::ensure)
+}
+
+/// As [`ensure`], but does not wait for a host that cannot be had now.
+pub(super) fn ensure_now() -> Standing {
+    attaching(attach::ensure_now)
+}
+
+fn attaching(attach: impl FnOnce() -> Standing) -> Standing {
     let before = attach::link().map(Link::number);
-    let standing = attach::ensure();
+    let standing = attach();
     let now = attach::link().map(Link::number);
     if now != before {
         epoll::ring_bell();

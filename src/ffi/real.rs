@@ -200,6 +200,8 @@ originals! {
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE = NONE;
     fn fclose(stream: *mut FILE) -> c_int = NONE;
     fn chroot(path: *const c_char) -> c_int = libc::SYS_chroot;
+    fn setgroups(count: size_t, groups: *const gid_t) -> c_int = NONE;
+    fn initgroups(user: *const c_char, group: gid_t) -> c_int = NONE;
     fn setuid(user: uid_t) -> c_int = NONE;
     fn setgid(group: gid_t) -> c_int = NONE;
     fn seteuid(user: uid_t) -> c_int = NONE;

@@ -1,17 +1,21 @@
 //! How programs come: the listening socket, Hello, and the config that it brings.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::clients::{Client, Standing};
 use super::family::Family;
+use super::group;
 use super::server::{Fault, Server, own_path, timespec};
 use super::socket;
+use super::way_back::WayBack;
 use crate::channel::cell::Header;
 use crate::channel::message::{Kind, Message};
-use crate::config::{self, Config};
+use crate::channel::policy::policy_flag;
+use crate::channel::sync::Ordering;
+use crate::config::{self, Config, Mode};
 use crate::errno::Errno;
 use crate::lcore::{self, Mail};
 use crate::rendezvous::{self, ConfigHash};
@@ -51,11 +55,22 @@ impl Server {
                 "{number} program families are attached, which is all that fit"
             )));
         }
-        let mut family = Family::create(owner, config, program).map_err(no_room)?;
+        let Some(client) = self.clients.at(place) else {
+            return Ok(());
+        };
+        let user = socket::peer(client.socket.as_fd())
+            .map_err(|errno| no_room(format!("peer credentials: {errno}")))?
+            .uid
+            .as_raw();
+        let mut family = Family::create(owner, user, config, program).map_err(no_room)?;
         let cell = family
             .admit(message.b)
             .map_err(|errno| no_room(format!("no process cell: {errno}")))?;
         family.clients = 1;
+        if !self.private {
+            let flags = &family.segments.control.header().policy.flags;
+            flags.fetch_or(policy_flag::SYSTEM_HOST, Ordering::Relaxed);
+        }
         let welcome = Message::new(Kind::Welcome, cell, std::process::id());
         let Some(client) = self.clients.at_mut(place) else {
             return Ok(());
@@ -70,7 +85,7 @@ impl Server {
         let descriptors = [
             family.segments.control_fd().as_fd(),
             family.receive.as_fd(),
-            self.mailbox.eventfd().as_fd(),
+            self.mailbox.bell().as_fd(),
         ];
         if let Err(errno) = socket::send(client.socket.as_fd(), &welcome, &descriptors) {
             client.standing = Standing::New;
@@ -87,6 +102,7 @@ impl Server {
             self.mailbox.post(Mail::Process { owner, cell });
             self.neighbour(process);
         }
+        self.note_user(process);
         if number == self.families.len() {
             self.families.push(None);
         }
@@ -120,6 +136,13 @@ impl Server {
         }
         let config =
             config::load_bytes(path, &bytes).map_err(|faults| Fault::of_config(&faults))?;
+        if config.mode == Mode::Shared {
+            let socket = rendezvous::SYSTEM_SOCKET.to_string_lossy();
+            return Err(invalid(format!(
+                "{path}: common.mode is 1, but no host of the system with this config listens at {socket}, or it lets \
+                 only members of the group {GROUP} in (systemctl start knetd; SupplementaryGroups={GROUP}; or mode 0)"
+            )));
+        }
         let mut bytes_hash = ConfigHash::default();
         bytes_hash.add(&bytes);
         self.adopt(config);
@@ -154,12 +177,15 @@ impl Server {
         let fault = |errno: Errno| format!("socket {}: {errno}", path.display());
         let address = SocketAddrUnix::new(&path).map_err(fault)?;
         let fresh = || {
-            rustix::net::socket_with(
+            let socket = rustix::net::socket_with(
                 AddressFamily::UNIX,
                 SocketType::SEQPACKET,
                 SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
                 None,
-            )
+            )?;
+            // bind(2) gives the file this mode: nobody gets in before it has its group.
+            rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(0o600))?;
+            Ok(socket)
         };
         let socket = fresh().map_err(fault)?;
         match rustix::net::bind(&socket, &address) {
@@ -177,25 +203,57 @@ impl Server {
             }
             Err(errno) => return Err(fault(errno)),
         }
-        let mode = if self.private { 0o600 } else { 0o660 };
-        rustix::fs::chmod(&path, rustix::fs::Mode::from_raw_mode(mode)).map_err(fault)?;
+        // A host of another user than root serves that user alone.
+        if !self.private && rustix::process::geteuid().is_root() {
+            let group = group::number(GROUP).map_err(fault)?;
+            if group.is_none() {
+                crate::warn!(
+                    "socket={} group={GROUP} event=no_such_group action=\"only root may attach\"",
+                    path.display()
+                );
+            }
+            rustix::fs::chown(&path, None, group.map(rustix::fs::Gid::from_raw)).map_err(fault)?;
+            rustix::fs::chmod(&path, rustix::fs::Mode::from_raw_mode(0o660)).map_err(fault)?;
+            match WayBack::open(&path, LISTEN_BACKLOG) {
+                Ok(way_back) => self.way_back = Some(way_back),
+                Err(errno) => crate::warn!(
+                    "socket={} event=no_way_back errno={errno} reason=\"programs that have given up their rights do \
+                     not find a restarted host\"",
+                    path.display()
+                ),
+            }
+        }
         rustix::net::listen(&socket, LISTEN_BACKLOG).map_err(fault)?;
         self.listener = Some((socket, path));
         Ok(())
     }
 
+    /// A client that came by the path.
     pub(super) fn accept(&mut self) {
-        let Some((listener, _)) = &self.listener else {
-            return;
-        };
-        let now = time::monotonic();
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = match rustix::net::accept_with(listener, flags) {
+        if let Some((listener, _)) = &self.listener {
+            let taken = take(listener.as_fd());
+            self.admit(taken, |server, user| server.may_attach(user));
+        }
+    }
+
+    /// A client that came by the name.
+    pub(super) fn accept_back(&mut self) {
+        if let Some(way_back) = &self.way_back {
+            let taken = take(way_back.as_fd());
+            self.admit(taken, |server, user| {
+                let way_back = server.way_back.as_ref();
+                way_back.is_some_and(|way_back| way_back.admits(user))
+            });
+        }
+    }
+
+    fn admit(&mut self, taken: Result<OwnedFd, Errno>, admits: impl Fn(&Self, u32) -> bool) {
+        let socket = match taken {
             Ok(socket) => socket,
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             // Out of descriptors: the client waits in the queue until some are free.
             Err(errno) => {
-                if self.warnings.allow(now) {
+                if self.warnings.allow(time::monotonic()) {
                     crate::error!("event=client_not_accepted errno={errno}");
                 }
                 // Nothing but a pause can be done on this thread; the lcore goes on. EINTR only shortens it.
@@ -203,8 +261,9 @@ impl Server {
                 return;
             }
         };
+        let now = time::monotonic();
         match Client::new(socket, now) {
-            Ok((client, user)) if self.may_attach(user) => {
+            Ok((client, user)) if admits(self, user) => {
                 if self.clients.guests().count() >= GUESTS_MAX
                     && let Some((oldest, _)) = self.clients.oldest_guest()
                 {
@@ -246,6 +305,12 @@ impl Server {
     }
 }
 
+fn take(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+}
+
+/// Whose members may attach to the system's host.
+const GROUP: &str = "knet";
 /// Clients that may wait to be accepted.
 const LISTEN_BACKLOG: i32 = 128;
 /// Clients that may be there without having said Hello; a further one takes the place of the oldest.

@@ -13,6 +13,7 @@ use super::open;
 use super::port_lock::PortLock;
 use crate::config::{Config, Idle};
 use crate::device::{Device, PortStats};
+use crate::gpu::Pipeline;
 use crate::id::CpuId;
 use crate::lcore::{
     self, IdleConfig, IdlePolicy, Lcore, LcoreConfig, LcoreStatus, Mailbox, Placement,
@@ -101,6 +102,10 @@ pub(super) fn start(
         return Err("no random numbers for sequence numbers and ports".to_owned());
     }
     let stack = Stack::new(open::stack(config, device.as_ref(), secret));
+    let pipeline = match &config.gpu {
+        Some(gpu) => Pipeline::load(gpu)?,
+        None => Pipeline::default(),
+    };
     let (rx, tx) = device
         .queue_pair(0)
         .map_err(|errno| format!("port {}: no queue pair: {errno}", config.port))?;
@@ -114,6 +119,7 @@ pub(super) fn start(
         tx,
         mailbox: Arc::clone(mailbox),
         status: Arc::clone(status),
+        pipeline,
         idle: IdleConfig {
             policy: match config.run.idle {
                 Idle::Spin => IdlePolicy::Spin,
@@ -220,6 +226,7 @@ mod tests {
         let segments = Arc::new(Segments::create(layout).unwrap());
         mailbox.post(Mail::Attach {
             owner: Owner(0),
+            user: 0,
             segments: Arc::clone(&segments),
         });
         run(LcoreConfig {
@@ -228,6 +235,7 @@ mod tests {
             tx,
             mailbox,
             status: Arc::default(),
+            pipeline: Pipeline::default(),
             idle: IdleConfig {
                 policy: IdlePolicy::Spin,
                 spin: Duration::ZERO,

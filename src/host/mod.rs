@@ -10,6 +10,7 @@ mod admin;
 mod attach;
 mod clients;
 mod family;
+mod group;
 mod launch;
 mod life;
 mod open;
@@ -20,5 +21,6 @@ mod server;
 mod socket;
 mod status;
 mod watch;
+mod way_back;
 
 pub use server::{End, Server, ServerConfig};

@@ -124,6 +124,12 @@ fn check_machine(config: &Config) -> Result<(), String> {
     }
 }
 
+/// Bytes of memory that can be had; None when the machine does not tell.
+pub(super) fn memory_available(config: &Config) -> Option<u64> {
+    let places = Places::of_this_process().ok()?;
+    Machine::gather(config, &places).memory_available
+}
+
 /// What the stack must be told for this port; `secret` is random.
 pub(super) fn stack(config: &Config, device: &dyn Device, secret: [u8; 16]) -> StackConfig {
     let port = device.capabilities();

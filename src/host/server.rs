@@ -14,18 +14,22 @@ use super::life::{Life, Seen, Verdict};
 use super::socket::{self, Received};
 use super::status;
 use super::watch::{News, PortWatch};
+use super::way_back::WayBack;
+use super::{open, policy};
 use crate::BUILD_VERSION;
 use crate::channel::ABI;
 use crate::channel::cell::process;
-use crate::channel::layout::SLOTS;
+use crate::channel::layout::{EPOLLS, SLOTS};
 use crate::channel::message::{Kind, Message, MessageError};
 use crate::channel::sync::Ordering;
 use crate::config::{Config, Faults, OnError};
 use crate::errno::{Errno, Result};
-use crate::ffi::end_signals::EndSignals;
+use crate::ffi::end_signals::{self, EndSignals};
 use crate::lcore::{self, LcoreStatus, Mail, Mailbox};
+use crate::readiness;
 use crate::stack::Owner;
 use crate::stack::rate_limit::RateLimit;
+use crate::telemetry;
 use crate::time::{self, Instant};
 
 /// How a host is started.
@@ -100,12 +104,17 @@ pub struct Server {
     pub(super) unfit: bool,
     pub(super) config: Option<Config>,
     pub(super) listener: Option<(OwnedFd, PathBuf)>,
+    /// A system's host of root only.
+    pub(super) way_back: Option<WayBack>,
     pub(super) clients: Clients,
     pub(super) families: Vec<Option<Family>>,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) status: Arc<LcoreStatus>,
     pub(super) running: Option<Running>,
     watch: Option<PortWatch>,
+    /// When to look at the lcore next, and the wake-up that it was writing at the last look.
+    look: Instant,
+    writing: Option<(u64, u32)>,
     /// Where tools ask this thread.
     pub(super) desk: Arc<Desk>,
     pub(super) sessions: Sessions,
@@ -117,7 +126,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A host that serves nobody yet. A private one binds its socket when it knows its config, a system one here.
+    /// A host that serves nobody yet. A private one binds its socket when it knows its config and opens its port when a
+    /// program needs it; a system one does both here, so that whoever started it learns what is wrong.
     ///
     /// # Errors
     /// One line for the operator.
@@ -131,12 +141,15 @@ impl Server {
             unfit: false,
             config: None,
             listener: None,
+            way_back: None,
             clients: Clients::default(),
             families: Vec::new(),
             mailbox: Arc::new(Mailbox::new().map_err(no_descriptor)?),
             status: Arc::new(LcoreStatus::default()),
             running: None,
             watch: None,
+            look: Instant::ZERO,
+            writing: None,
             desk: Arc::new(Desk::new().map_err(no_descriptor)?),
             sessions: Sessions::default(),
             telemetry: None,
@@ -159,6 +172,10 @@ impl Server {
             ServerConfig::System { config, socket } => {
                 server.adopt(*config);
                 server.listen(socket)?;
+                if let Err(fault) = server.open() {
+                    server.hide();
+                    return Err(fault.text);
+                }
             }
         }
         Ok(server)
@@ -190,7 +207,9 @@ impl Server {
                 return Ok(End::PortLost);
             }
             let looks = self.watch.as_ref().map(PortWatch::next);
-            let until = until.into_iter().chain(looks).chain(guest).min();
+            let held_up = self.look_after_lcore(now);
+            let until = until.into_iter().chain(looks).chain(guest);
+            let until = until.chain(held_up).min();
             if let Some(end) = self.wait(now, until)? {
                 self.close();
                 return Ok(end);
@@ -227,6 +246,23 @@ impl Server {
         false
     }
 
+    /// A program of another user may make the eventfd of its sleeper blocking and hold the lcore up in its wake-up: the
+    /// write is ended, and the family is not woken again. Returns when to look next.
+    fn look_after_lcore(&mut self, now: Instant) -> Option<Instant> {
+        if self.private || self.running.is_none() || self.clients.count() == 0 {
+            return None;
+        }
+        if now >= self.look {
+            let writing = self.status.held_up();
+            if let Some((_, thread)) = writing.filter(|_| writing == self.writing) {
+                end_signals::interrupt(thread);
+            }
+            self.writing = writing;
+            self.look = now + LCORE_LOOK;
+        }
+        Some(self.look)
+    }
+
     /// Looks after families and life at `now`.
     fn tick(&mut self, now: Instant) -> Verdict {
         for owner in self.status.take_ended() {
@@ -234,29 +270,30 @@ impl Server {
                 *place = None;
             }
         }
+        let mut overdue = None;
         for family in self.families.iter_mut().flatten() {
-            let overdue = family
-                .left_at
-                .is_some_and(|left| now.since(left) >= self.life.linger_max());
-            if overdue {
+            let Some(left_at) = family.left_at.filter(|_| !family.abandoned) else {
+                continue;
+            };
+            let end = left_at + self.life.linger_max();
+            if now >= end {
                 family.abandon(&self.mailbox);
+            } else {
+                overdue = Some(overdue.map_or(end, |other: Instant| other.min(end)));
             }
         }
         let seen = Seen {
             clients: self.clients.count(),
             families: self.families.iter().flatten().count(),
-            left: self
-                .families
-                .iter()
-                .flatten()
-                .filter(|family| family.left_at.is_some())
-                .count(),
             flows: self.status.flows.load(Ordering::Relaxed),
         };
         if self.private && (self.unfit || self.config.is_none()) && seen.clients == 0 {
             return Verdict::End;
         }
-        self.life.decide(now, seen)
+        match self.life.decide(now, seen) {
+            Verdict::Stay(until) => Verdict::Stay(until.into_iter().chain(overdue).min()),
+            end => end,
+        }
     }
 
     /// Waits for something to do, and does it. Some = the host ends.
@@ -266,8 +303,10 @@ impl Server {
         self.clients.watch(&mut sources, &mut order);
         let own = [
             self.listener.as_ref().map(|(fd, _)| fd.as_fd()),
+            self.way_back.as_ref().map(AsFd::as_fd),
             self.signals.as_ref().map(AsFd::as_fd),
             self.running.as_ref().map(Running::end),
+            Some(self.mailbox.news().as_fd()),
             Some(self.desk.bell().as_fd()),
         ];
         let first = sources.len();
@@ -288,9 +327,13 @@ impl Server {
             .filter_map(|(ready, rang)| rang.then_some(*ready))
             .collect();
         let mut rest = rang.iter().skip(first).copied();
-        let [listener, signals, end, desk] =
+        let [listener, way_back, signals, end, news, desk] =
             own.map(|fd| fd.is_some() && rest.next().unwrap_or(false));
         drop(sources);
+        if news {
+            // What it is the next tick sees.
+            self.mailbox.read_news();
+        }
         // Messages before ends: a client's last words were sent before it went.
         for one in &ready {
             if let Ready::Socket(place) = one {
@@ -306,6 +349,9 @@ impl Server {
         }
         if listener {
             self.accept();
+        }
+        if way_back {
+            self.accept_back();
         }
         if desk {
             self.desk.tell(|| self.facts());
@@ -328,15 +374,18 @@ impl Server {
 
     fn signal(&mut self) -> Result<()> {
         while let Some(number) = self.next_signal()? {
+            if end_signals::is_hangup(number) && !self.private {
+                // What a daemon's SIGHUP means to logrotate.
+                telemetry::log::reopen();
+                continue;
+            }
             let clients = self.clients.count();
             let again = self.life.is_ending();
             let obeyed = self.life.terminate(clients);
             crate::info!("signal={number} clients={clients} obeyed={obeyed}");
             if obeyed {
                 self.hide();
-                for place in self.clients.places() {
-                    self.gone(place);
-                }
+                self.desert();
                 if again {
                     // Whoever asks twice does not want to wait for peers that do not answer.
                     for family in self.families.iter_mut().flatten() {
@@ -346,6 +395,22 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Leaves the programs that are still there: their connections are reset, because a FIN would tell the peers that all
+    /// was said. What their tables say of listeners stays, so that they can listen anew on the next host.
+    fn desert(&mut self) {
+        for place in self.clients.places() {
+            let served = self.clients.at(place).map(|client| client.standing);
+            if let Some(Standing::Attached { owner, .. }) = served
+                && let Some(slot) = self.families.get_mut(owner.0 as usize)
+                && let Some(family) = slot.take()
+            {
+                family.die();
+                self.mailbox.post(Mail::Desert { owner });
+            }
+            self.clients.remove(place);
+        }
     }
 
     /// Serves up to `limit` messages that wait at a client; ends it when it is gone.
@@ -415,7 +480,18 @@ impl Server {
                 }
             },
             (Kind::Waiter, Standing::Attached { owner, .. }) => {
+                // A thread sleeps for the first time: the program is what it will be.
+                let process = client.process;
+                self.note_user(process);
                 self.waiter(owner, message.a, descriptors.next());
+            }
+            (Kind::Herald, Standing::Attached { owner, .. }) => {
+                let known = self
+                    .family(owner)
+                    .and_then(|family| family.herald(message.a));
+                let message = Message::new(Kind::Herald, message.a, 0);
+                let known = known.as_ref().map(AsFd::as_fd);
+                self.answer(place, &message, known.as_slice());
             }
             (Kind::Fork, Standing::Attached { owner, .. }) => {
                 let same = client.same_namespace;
@@ -464,6 +540,10 @@ impl Server {
         let running = launch::start(config, self.private, &program, &self.mailbox, &self.status)
             .map_err(|text| Fault::new(text, Errno::NODEV))?;
         self.running = Some(running);
+        if !self.private {
+            let share = policy::share(config, open::memory_available(config));
+            self.mailbox.post(Mail::Share { share });
+        }
         self.watch = config
             .port
             .interface()
@@ -505,10 +585,16 @@ impl Server {
         let Some(eventfd) = eventfd else {
             return self.refuse_waiter(slot, "no descriptor");
         };
-        if slot >= SLOTS {
+        if slot >= SLOTS + EPOLLS {
             return self.refuse_waiter(slot, "no such slot");
         }
-        match socket::checked_eventfd(eventfd) {
+        let eventfd = socket::checked_eventfd(eventfd);
+        if let (Some(epoll), Ok(eventfd)) = (readiness::herald::epoll(slot), &eventfd)
+            && let Some(family) = self.family(owner)
+        {
+            family.keep_herald(epoll, eventfd);
+        }
+        match eventfd {
             Ok(eventfd) if self.running.is_some() => self.mailbox.post(Mail::Waiter {
                 owner,
                 slot,
@@ -634,8 +720,16 @@ impl Server {
         }
     }
 
+    /// Remembers as which user an attached process runs.
+    pub(super) fn note_user(&mut self, process: Option<u32>) {
+        if let (Some(way_back), Some(process)) = (&mut self.way_back, process) {
+            way_back.note(process);
+        }
+    }
+
     /// Listens no more.
     fn hide(&mut self) {
+        self.way_back = None;
         if let Some((_, path)) = self.listener.take()
             && let Err(errno) = rustix::fs::unlink(&path)
         {
@@ -677,5 +771,7 @@ pub(super) fn timespec(span: core::time::Duration) -> Timespec {
 const MESSAGES_MAX: usize = 16;
 /// Messages of a dead client that are served: more than a socket holds.
 const LAST_WORDS_MAX: usize = 1024;
+/// Between two looks at the lcore of a host that serves other users.
+const LCORE_LOOK: core::time::Duration = core::time::Duration::from_secs(1);
 /// How long the lcore may take for its last turn.
 const STOP_WAIT: core::time::Duration = core::time::Duration::from_secs(1);

@@ -6,9 +6,10 @@ use core::sync::atomic::{AtomicU32, Ordering as PrivateOrdering};
 use core::time::Duration;
 
 use super::collect::{Collected, collect};
+use super::nested::{Turn, kernel_events};
 use crate::attach::link::NUMBERS;
 use crate::attach::{Link, Object};
-use crate::channel::cell::EpollCell;
+use crate::channel::cell::{EpollCell, herald};
 use crate::channel::layout::EPOLLS;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
@@ -83,6 +84,12 @@ pub fn hold(link: &Link, epoll: u32) {
     adopt(link, epoll);
 }
 
+/// Whether a descriptor of this process refers to `epoll`.
+#[must_use]
+pub fn is_held(link: &Link, epoll: u32) -> bool {
+    descriptors(link, epoll).is_some_and(|count| count.load(PrivateOrdering::Relaxed) > 0)
+}
+
 /// This process holds `epoll`, whose descriptors are counted already (a forked child's are).
 pub fn adopt(link: &Link, epoll: u32) {
     let newly = link
@@ -140,6 +147,7 @@ pub fn release(link: &Link, epoll: u32) {
     cell.kernel_items.store(0, Ordering::Relaxed);
     cell.cursor.store(0, Ordering::Relaxed);
     cell.slots.clear();
+    cell.herald.store(herald::NONE, Ordering::SeqCst);
     if let Some(ready) = link.control.ready(epoll) {
         ready.clear_all();
     }
@@ -236,11 +244,10 @@ fn make_ready(link: &Link, epoll: u32, object: Object) {
     if let Some(ready) = link.control.ready(epoll) {
         ready.set(object.index);
     }
-    let somebody_sleeps = link
-        .control
-        .epoll(epoll)
-        .is_some_and(|cell| !cell.slots.is_empty());
-    if somebody_sleeps && state::bits(link, object) != 0 {
+    let somebody_waits = link.control.epoll(epoll).is_some_and(|cell| {
+        !cell.slots.is_empty() || cell.herald.load(Ordering::SeqCst) != herald::NONE
+    });
+    if somebody_waits && state::bits(link, object) != 0 {
         wake_sleepers(link, epoll);
     }
 }
@@ -250,7 +257,8 @@ pub fn wake_sleepers(link: &Link, epoll: u32) {
     crate::readiness::wake_epoll(&link.control, epoll, |slot| waiter::wake(link, slot));
 }
 
-/// epoll_pwait2(2). `kernel_epfd` is the kernel epoll of the same number.
+/// epoll_pwait2(2). `kernel_epfd` is the kernel epoll of the same number. Returns 0 before the time-out when the host is gone
+/// and there is nothing to report: what is watched may be another host's by now.
 ///
 /// # Errors
 /// EINVAL for no room, EBADF, EINTR.
@@ -272,6 +280,7 @@ pub fn wait(
         .map(|timeout| monotonic() + timeout);
     let mut kernel = KernelHalf::Unknown;
     let mut is_last = is_look;
+    let mut host_died = false;
     // A loop that never sleeps in here must hear of the host's end too.
     link.look();
     loop {
@@ -281,6 +290,9 @@ pub fn wait(
             if count > 0 {
                 return Ok(count);
             }
+        }
+        if host_died {
+            return Ok(0);
         }
         if is_last {
             if is_look && sigmask.is_some() {
@@ -298,7 +310,8 @@ pub fn wait(
         let mut ready = || may_have_ours(link, epoll, cell);
         let watch = Watch::Epoll(epoll);
         match waiter::sleep(link, watch, &mut fds, deadline, sigmask, &mut ready) {
-            Wake::Ready | Wake::HostDead | Wake::Kernel => {}
+            Wake::Ready | Wake::Kernel => {}
+            Wake::HostDead => host_died = true,
             Wake::Timeout => is_last = true,
             Wake::Interrupted => return Err(Errno::INTR),
             Wake::Failed(error) => return Err(error),
@@ -339,9 +352,7 @@ fn gather(
     kernel: KernelHalf,
     events: &mut [EpollEvent],
 ) -> Result<usize> {
-    if needs_burial(link, cell) {
-        bury(link, epoll, cell);
-    }
+    bury_if_needed(link, epoll, cell);
     let notes = cell.cursor.load(Ordering::Relaxed);
     let from = notes & cursor::INDEX;
     let asks_kernel = match kernel {
@@ -350,6 +361,7 @@ fn gather(
         KernelHalf::Unknown => cell.kernel_items.load(Ordering::Relaxed) > 0,
     };
     if !asks_kernel {
+        let _turn = Turn::of_collector(link, cell);
         let (found, next) = collect(link, epoll, from, events);
         cell.cursor.store(
             notes & !cursor::INDEX | next & cursor::INDEX,
@@ -359,16 +371,14 @@ fn gather(
     }
     let kernel_first = notes & cursor::KERNEL_FIRST != 0;
     let theirs = if kernel_first {
-        wait::epoll_wait(kernel_epfd, events, 0)?
+        kernel_events(link, epoll, kernel_epfd, events)?
     } else {
         0
     };
-    let (found, next) = collect(
-        link,
-        epoll,
-        from,
-        events.get_mut(theirs..).unwrap_or(&mut []),
-    );
+    let room = events.get_mut(theirs..).unwrap_or(&mut []);
+    let turn = Turn::of_collector(link, cell);
+    let (found, next) = collect(link, epoll, from, room);
+    drop(turn);
     let notes = notes & cursor::BURIED | !notes & cursor::KERNEL_FIRST | next & cursor::INDEX;
     cell.cursor.store(notes, Ordering::Relaxed);
     if kernel_first {
@@ -379,7 +389,7 @@ fn gather(
     let theirs = if room.is_empty() {
         0
     } else {
-        match wait::epoll_wait(kernel_epfd, room, 0) {
+        match kernel_events(link, epoll, kernel_epfd, room) {
             Ok(theirs) => theirs,
             // What we have taken must be reported.
             Err(_) if found.count > 0 => 0,
@@ -429,12 +439,34 @@ fn merge(kernel_epfd: i32, events: &mut [EpollEvent], theirs: usize, found: &Col
     count
 }
 
+/// Collects what is left to report of a host that was lost, while another one serves the epoll.
+pub fn collect_lost(link: &Link, epoll: u32, events: &mut [EpollEvent]) -> usize {
+    let Some(cell) = link.control.epoll(epoll) else {
+        return 0;
+    };
+    if !may_have_ours(link, epoll, cell) {
+        return 0;
+    }
+    bury_if_needed(link, epoll, cell);
+    let notes = cell.cursor.load(Ordering::Relaxed);
+    let _turn = Turn::of_collector(link, cell);
+    let (found, next) = collect(link, epoll, notes & cursor::INDEX, events);
+    cell.cursor.store(
+        notes & !cursor::INDEX | next & cursor::INDEX,
+        Ordering::Relaxed,
+    );
+    found.count
+}
+
 fn needs_burial(link: &Link, cell: &EpollCell) -> bool {
     link.is_dead() && cell.cursor.load(Ordering::Relaxed) & cursor::BURIED == 0
 }
 
-/// The host is gone: every object of the epoll is ready with ERR and HUP.
-fn bury(link: &Link, epoll: u32, cell: &EpollCell) {
+/// The host is gone: every object of the epoll is ready with ERR and HUP, once.
+pub(super) fn bury_if_needed(link: &Link, epoll: u32, cell: &EpollCell) {
+    if !needs_burial(link, cell) {
+        return;
+    }
     cell.cursor.fetch_or(cursor::BURIED, Ordering::Relaxed);
     let Some(ready) = link.control.ready(epoll) else {
         return;

@@ -4,7 +4,7 @@ use crate::counters;
 
 counters! {
     /// Counters of one lcore.
-    pub struct LcoreCounters {
+    pub struct LcoreCounters of OwnCounter {
         /// Turns of the loop.
         turns,
         /// Turns that found nothing to do.
@@ -19,6 +19,8 @@ counters! {
         wakeups,
         /// Wake-ups of a slot that has sent no descriptor.
         wakeups_dropped_no_waiter,
+        /// Families that are not woken any more because an eventfd of theirs blocked the lcore.
+        families_muted,
         /// Listeners made.
         listeners_made,
         /// Flows handed to a program through an accept queue.
@@ -31,6 +33,10 @@ counters! {
         flows_reset_queue_full,
         /// Flows reset or SYNs dropped because there was no memory for a ring.
         flows_refused_no_memory,
+        /// Flows reset or SYNs dropped because their family had its share of connections.
+        flows_refused_quota,
+        /// Rings that did not grow because their family had its share of memory.
+        rings_refused_quota,
         /// Flows or listeners ended because the program had broken its channel.
         objects_broken_by_program,
         /// Processes of the program whose end was seen.

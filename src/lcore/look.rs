@@ -52,6 +52,8 @@ pub struct Counted {
     pub lcore: Report,
     /// What the stack counts.
     pub stack: Report,
+    /// What the payload stages count, where there are any.
+    pub gpu: Report,
 }
 
 /// Places that one look covers: some 20 us with cold caches.

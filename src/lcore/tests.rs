@@ -2,6 +2,7 @@
 
 mod lab;
 mod monkey;
+mod payload;
 #[path = "../../tests/support/program.rs"]
 pub(crate) mod program;
 

@@ -1,8 +1,7 @@
 //! The lcore: a turn on one screen, and the thread that repeats it.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::clock::Clock;
@@ -14,8 +13,11 @@ use super::look::{Counted, LOOK_PLACES, Look, Seen};
 use super::mailbox::{Mail, Mailbox, Report};
 use super::memory::Memory;
 use super::object::{FAMILIES_MAX, Token};
+use super::payload::packet::{JudgedTx, SharedSent, filter, lock};
 use crate::capture::{self, Closed, Recorder};
 use crate::device::{RxQueue, TxQueue};
+use crate::gpu::{Ends, PacketStage, Pipeline, StreamStage};
+use crate::stack::demux::FlowKey;
 use crate::stack::{Change, Owner, Stack};
 use crate::time::{self, Instant};
 
@@ -31,6 +33,8 @@ pub struct LcoreConfig {
     pub mailbox: Arc<Mailbox>,
     /// What the control thread may see of it.
     pub status: Arc<LcoreStatus>,
+    /// What looks at payload, if anything does.
+    pub pipeline: Pipeline,
     /// How it idles.
     pub idle: IdleConfig,
     /// Others run on its CPU.
@@ -58,6 +62,10 @@ pub struct LcoreStatus {
     /// Flows of the stack, those in TIME-WAIT among them.
     pub flows: AtomicUsize,
     ended: Mutex<Vec<Owner>>,
+    /// The lcore's thread; 0 = it does not run.
+    thread: AtomicU32,
+    /// Number of the wake-up that is being written; 0 = none.
+    writing: AtomicU64,
 }
 
 impl LcoreStatus {
@@ -65,6 +73,26 @@ impl LcoreStatus {
     #[must_use]
     pub fn take_ended(&self) -> Vec<Owner> {
         core::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The wake-up that is being written now, and the thread that writes it. The same one after a while: it waits.
+    #[must_use]
+    pub fn held_up(&self) -> Option<(u64, u32)> {
+        match self.writing.load(Ordering::Relaxed) {
+            0 => None,
+            number => Some((number, self.thread.load(Ordering::Relaxed))),
+        }
+    }
+
+    /// A sleeper's eventfd is about to be written.
+    pub(super) fn begin_write(&self) {
+        let number = self.counters.wakeups.value() + 1;
+        self.writing.store(number, Ordering::Relaxed);
+    }
+
+    /// It was written.
+    pub(super) fn end_write(&self) {
+        self.writing.store(0, Ordering::Relaxed);
     }
 
     fn push_ended(&self, owner: Owner) {
@@ -87,6 +115,11 @@ pub struct Lcore {
     status: Arc<LcoreStatus>,
     mail: Vec<Mail>,
     changes: Vec<Change>,
+    stage: Option<StreamStage>,
+    packet_rx: Option<PacketStage>,
+    packet_tx: Option<SharedSent>,
+    /// Ends of flows that a verdict on a segment has ended.
+    resets: Vec<Ends>,
     clock: Clock,
     latency: Latency,
     idle: Idle,
@@ -107,16 +140,25 @@ impl Lcore {
     /// An lcore without a family.
     #[must_use]
     pub fn new(config: LcoreConfig) -> Self {
+        let (mut tx, mut packet_tx) = (config.tx, None);
+        if let Some(stage) = config.pipeline.packet_tx {
+            let (judged, sent) = JudgedTx::new(tx, stage);
+            (tx, packet_tx) = (Box::new(judged), Some(sent));
+        }
         Self {
             stack: config.stack,
             memory: Memory::new(Arc::clone(&config.status.counters)),
             families: Vec::new(),
             rx: config.rx,
-            tx: config.tx,
+            tx,
             mailbox: config.mailbox,
             status: config.status,
             mail: Vec::new(),
             changes: Vec::with_capacity(CHANGES_EXPECTED),
+            stage: config.pipeline.stream,
+            packet_rx: config.pipeline.packet_rx,
+            packet_tx,
+            resets: Vec::new(),
             clock: Clock::new(config.now),
             latency: Latency::default(),
             idle: Idle::new(config.idle, config.shares_cpu, config.now),
@@ -169,11 +211,37 @@ impl Lcore {
             tx,
             stack,
             memory,
+            packet_rx,
+            resets,
             ..
         } = self;
-        rx.rx_burst(now, &mut |frames| {
-            stack.ingress(now, frames, memory, tx.as_mut());
-        })
+        let work = rx.rx_burst(now, &mut |frames| {
+            let kept = match packet_rx {
+                Some(stage) => filter(stage, stack, frames, resets),
+                None => frames.len(),
+            };
+            if let Some(frames) = frames.get_mut(..kept) {
+                stack.ingress(now, frames, memory, tx.as_mut());
+            }
+        });
+        self.reset_denied(now);
+        work
+    }
+
+    /// Resets the flows that a verdict on one of their segments has ended.
+    fn reset_denied(&mut self, now: Instant) {
+        if let Some(sent) = &self.packet_tx {
+            self.resets.append(&mut lock(sent).resets);
+        }
+        while let Some(Ends { local, remote }) = self.resets.pop() {
+            let Some((flow, token)) = self.stack.find(FlowKey { local, remote }) else {
+                continue;
+            };
+            let Token { owner, object } = Token::unpack(token);
+            self.with(owner.0 as usize, |family, shared| {
+                family.work(now, shared).deny(object, flow);
+            });
+        }
     }
 
     fn commands(&mut self, now: Instant) -> usize {
@@ -208,6 +276,7 @@ impl Lcore {
             tx: self.tx.as_mut(),
             counters: &self.status.counters,
             latency: &mut self.latency,
+            stage: self.stage.as_mut(),
             somaxconn: self.somaxconn,
         };
         Some(act(family, shared))
@@ -215,7 +284,11 @@ impl Lcore {
 
     fn open(&mut self, now: Instant, mail: Mail) {
         match mail {
-            Mail::Attach { owner, segments } => {
+            Mail::Attach {
+                owner,
+                user,
+                segments,
+            } => {
                 let place = owner.0 as usize;
                 if owner.0 >= FAMILIES_MAX {
                     return crate::error!("families_max={FAMILIES_MAX} family={place} refused");
@@ -225,7 +298,7 @@ impl Lcore {
                 }
                 self.memory.attach(owner, Arc::clone(&segments));
                 if let Some(family) = self.families.get_mut(place) {
-                    *family = Some(Family::new(owner, segments));
+                    *family = Some(Family::new(owner, user, segments));
                 }
             }
             Mail::Process { owner, cell } => {
@@ -236,8 +309,9 @@ impl Lcore {
                 slot,
                 eventfd,
             } => {
+                let status = Arc::clone(&self.status);
                 self.with(owner.0 as usize, |family, _| {
-                    family.add_waiter(slot, eventfd);
+                    family.add_waiter(slot, eventfd, &status);
                 });
             }
             Mail::ProcessGone { owner, cell, pid } => {
@@ -255,6 +329,15 @@ impl Lcore {
                     family.work(now, shared).abandon();
                 });
             }
+            Mail::Desert { owner } => {
+                let place = owner.0 as usize;
+                self.with(place, |family, shared| family.work(now, shared).abandon());
+                // Its memory stays: the stack has rings of it.
+                if let Some(family) = self.families.get_mut(place) {
+                    *family = None;
+                }
+            }
+            Mail::Share { share } => self.memory.share_out(share),
             Mail::Report { to } => {
                 // Nobody waits any more: then nobody wants it.
                 let _ = to.try_send(self.report());
@@ -314,6 +397,8 @@ impl Lcore {
         self.stack
             .counters()
             .for_each(|name, value| stack.push((name, value)));
+        let gpu = &mut counted.gpu;
+        self.report_stages(&mut |name, value| gpu.push((name, value)));
         counted
     }
 
@@ -325,7 +410,21 @@ impl Lcore {
         let mut add = |name, value| report.push((name, value));
         self.status.counters.for_each(&mut add);
         self.stack.counters().for_each(&mut add);
+        self.report_stages(&mut add);
         report
+    }
+
+    /// What the payload stages count.
+    fn report_stages(&self, add: &mut impl FnMut(&'static str, u64)) {
+        if let Some(stage) = &self.stage {
+            stage.report(&mut *add);
+        }
+        if let Some(stage) = &self.packet_rx {
+            stage.report(&mut *add);
+        }
+        if let Some(sent) = &self.packet_tx {
+            lock(sent).stage.report(add);
+        }
     }
 
     /// Tells the programs what became different.
@@ -348,6 +447,9 @@ impl Lcore {
                     Change::Gone { flow, .. } => work.gone(object, flow),
                 }
             });
+            if let (Change::Gone { flow, .. }, Some(stage)) = (change, &mut self.stage) {
+                stage.forget(flow);
+            }
         }
         self.changes = changes;
         count
@@ -360,21 +462,31 @@ impl Lcore {
             let Some(family) = slot else {
                 continue;
             };
-            work += family.wake(&self.status.counters);
+            work += family.wake(&self.status);
             if family.is_over() && self.memory.detach(Owner(place)) {
                 *slot = None;
                 self.status.push_ended(Owner(place));
+                self.mailbox.tell();
             }
         }
-        self.status.flows.store(
-            self.stack.live_flows() + self.stack.resting_flows(),
-            Ordering::Relaxed,
-        );
+        let flows = self.stack.live_flows() + self.stack.resting_flows();
+        if flows == 0 && self.status.flows.load(Ordering::Relaxed) != 0 {
+            self.status.flows.store(0, Ordering::Relaxed);
+            self.mailbox.tell();
+        }
+        self.status.flows.store(flows, Ordering::Relaxed);
         work
     }
 
     /// Repeats turns until [`Mail::Stop`]; the body of the lcore thread.
     pub fn run(&mut self) {
+        self.status.thread.store(
+            rustix::thread::gettid()
+                .as_raw_nonzero()
+                .get()
+                .unsigned_abs(),
+            Ordering::Relaxed,
+        );
         self.announce();
         let mut slept = Duration::ZERO;
         while !self.stopped {
@@ -412,8 +524,7 @@ impl Lcore {
         let due = [self.stack.next_timer(), self.rx.next_due()];
         let limit = due.into_iter().flatten().min().map(|due| due.since(now));
         let began = time::monotonic();
-        let bell = self.mailbox.eventfd().as_fd();
-        match idle::sleep(bell, self.rx.as_ref(), limit) {
+        match idle::sleep(self.mailbox.wakers(), self.rx.as_ref(), limit) {
             Ok(true) => self.mailbox.drain(),
             Ok(false) => {}
             // Then it polls: slower for others, but nothing is lost.
@@ -432,7 +543,7 @@ impl Lcore {
     /// The loop has ended for good: every program is told and woken.
     pub fn die(&self) {
         for family in self.families.iter().flatten() {
-            family.die();
+            family.die(&self.status);
         }
     }
 }

@@ -15,13 +15,15 @@ use crate::channel::cell::kind;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::fd::inflight::InFlight;
+use crate::fd::revive;
 use crate::fd::route::{self, Routed};
 use crate::fd::table;
 use crate::fd::{self, Socket, Target, options, twin};
-use crate::ffi::{descriptor, errno, real};
+use crate::ffi::{descriptor, errno, handler, real};
 use crate::readiness::{self, event};
 use crate::socket::close::How;
 use crate::socket::{close, connect as connecting, listener, state};
+use crate::time::{Instant, monotonic};
 
 /// The bits of a socket type that are flags.
 const TYPE_FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -327,6 +329,16 @@ fn take(fd: c_int, socket: Socket, flags: c_int) -> Result<Taken> {
         InFlight::of(&socket)
     };
     loop {
+        if revive::is_lost(&socket) {
+            match take_from_lost(fd, socket, flags, nonblocking, deadline)? {
+                Some(taken) => return Ok(taken),
+                // It is another host's now.
+                None => match fd::target(fd) {
+                    Target::Socket(found) => return take(fd, found, flags),
+                    _ => return Err(Errno::BADF),
+                },
+            }
+        }
         let ready = || state::bits(link, object) & (event::IN | event::HUP) != 0 || link.is_dead();
         if ready() {
             match take_from_stack(socket, flags) {
@@ -334,19 +346,8 @@ fn take(fd: c_int, socket: Socket, flags: c_int) -> Result<Taken> {
                 other => return other,
             }
         }
-        if let Some(twin) = twin {
-            // SAFETY: null pointers ask for no address; the twin never blocks.
-            let made =
-                unsafe { real::accept4(twin, core::ptr::null_mut(), core::ptr::null_mut(), flags) };
-            match if made >= 0 {
-                Ok(made)
-            } else {
-                Err(errno::last())
-            } {
-                Ok(made) => return Ok(Taken::Kernel(made)),
-                Err(Errno::AGAIN) => {}
-                Err(error) => return Err(error),
-            }
+        if let Some(taken) = take_from_kernel(twin, flags)? {
+            return Ok(taken);
         }
         if nonblocking {
             if state::host_just_died(link, object)? {
@@ -355,6 +356,53 @@ fn take(fd: c_int, socket: Socket, flags: c_int) -> Result<Taken> {
             return Err(Errno::AGAIN);
         }
         state::until(link, object, twin, deadline, &mut || ready())?;
+    }
+}
+
+/// Takes a connection from the kernel twin, where there is one.
+fn take_from_kernel(twin: Option<c_int>, flags: c_int) -> Result<Option<Taken>> {
+    let Some(twin) = twin else { return Ok(None) };
+    let nowhere = core::ptr::null_mut();
+    // SAFETY: null pointers ask for no address; the twin never blocks.
+    let made = unsafe { real::accept4(twin, nowhere, core::ptr::null_mut(), flags) };
+    if made >= 0 {
+        return Ok(Some(Taken::Kernel(made)));
+    }
+    match errno::last() {
+        Errno::AGAIN => Ok(None),
+        error => Err(error),
+    }
+}
+
+/// accept of a listener whose host is gone: only its kernel twin can have a connection, until another host serves it. None
+/// when one does.
+fn take_from_lost(
+    fd: c_int,
+    socket: Socket,
+    flags: c_int,
+    nonblocking: bool,
+    deadline: Option<Instant>,
+) -> Result<Option<Taken>> {
+    let twin = socket.merged.then_some(fd);
+    loop {
+        revive::listeners();
+        if table::entry(fd) != socket.entry() {
+            return Ok(None);
+        }
+        if let Some(taken) = take_from_kernel(twin, flags)? {
+            return Ok(Some(taken));
+        }
+        let now = monotonic();
+        if nonblocking || deadline.is_some_and(|deadline| deadline <= now) {
+            return Err(Errno::AGAIN);
+        }
+        let slice = now + revive::SLICE;
+        let end = deadline.map_or(slice, |deadline| deadline.min(slice));
+        match state::until(socket.link, socket.object, twin, Some(end), &mut || false) {
+            Ok(()) | Err(Errno::AGAIN) => {}
+            Err(Errno::INTR) if deadline.is_none() && handler::handlers_restart() => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 

@@ -260,6 +260,23 @@ fn unwatch_unused(link: &Link, object: Object, cell: &ObjectCell, epoll: u32, wo
     }
 }
 
+/// Visits the object's items in epolls that are there: the epoll, and what it was told.
+pub fn registrations(link: &Link, object: Object, mut visit: impl FnMut(u32, Interest)) {
+    let Some(cell) = object.cell(link) else {
+        return;
+    };
+    for item in items(link, object, cell) {
+        let word = item.epoll.load(Ordering::Acquire);
+        if word != item::FREE
+            && word != item::CLAIMED
+            && !is_stale(link, word)
+            && let Some(interest) = read(item, word)
+        {
+            visit((word & 0xffff).wrapping_sub(1), interest);
+        }
+    }
+}
+
 /// Takes the object out of every epoll: its last descriptor is gone (epoll(7), Q6).
 pub fn forget_object(link: &Link, object: Object) {
     // A handle that is no more has no items.

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use crate::attach::{Link, Object};
-use crate::channel::cell::{ObjectCell, flag, host_state};
+use crate::channel::cell::{ObjectCell, flag, host_state, kind};
 use crate::channel::sync::{AtomicU64, Ordering};
 use crate::errno::{Errno, Result};
 use crate::ffi::handler;
@@ -39,7 +39,8 @@ pub fn host_just_died(link: &Link, object: Object) -> Result<bool> {
     Ok(link.is_dead())
 }
 
-/// The host is gone: the object is over, and its first user in any process gets ECONNRESET.
+/// The host is gone: the object is over, and its first user in any process gets ECONNRESET. A listener is not over: it has
+/// nothing to give until another host takes the lost one's place.
 fn bury(link: &Link, cell: &ObjectCell) {
     let over = flag::OVER | flag::TX_BROKEN;
     if cell.host.flags.load(Ordering::Acquire) & over == over {
@@ -48,6 +49,9 @@ fn bury(link: &Link, cell: &ObjectCell) {
     // It may have said so itself, and nobody slept on its socket.
     if link.control.header().host_state.load(Ordering::Acquire) == host_state::DEAD {
         link.lose();
+    }
+    if listens(cell) {
+        return;
     }
     if cell.host.flags.fetch_or(over, Ordering::AcqRel) & flag::OVER == 0 {
         let error = Errno::CONNRESET.raw_os_error().unsigned_abs();
@@ -68,12 +72,26 @@ pub fn tell_number(cell: &ObjectCell, fd: i32) {
 pub fn bits(link: &Link, object: Object) -> u32 {
     cell(link, object).map_or(event::ERR | event::HUP | event::IN | event::OUT, |cell| {
         let bits = readiness::bits(cell, link.control.layout().tx_ring_bytes);
-        if link.is_dead() {
-            bits | event::ERR | event::HUP
-        } else {
-            bits
+        match (link.is_dead(), listens(cell)) {
+            (false, _) => bits,
+            (true, false) => bits | event::ERR | event::HUP,
+            // What it had not handed out is reset.
+            (true, true) => 0,
         }
     })
+}
+
+/// Whether it is a listener that was not shut.
+fn listens(cell: &ObjectCell) -> bool {
+    let what = cell.host.kind.load(Ordering::Acquire);
+    what == kind::LISTENER && !readiness::is_disconnected(cell, what)
+}
+
+/// Whether the object is a listener whose host is gone. It accepts nothing and reports nothing until it is made anew on
+/// another host.
+#[must_use]
+pub fn is_lost_listener(link: &Link, object: Object) -> bool {
+    link.is_dead() && object.cell(link).is_some_and(listens)
 }
 
 /// Takes the pending error (SO_ERROR, socket(7)); None when there is none.

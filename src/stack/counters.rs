@@ -2,7 +2,7 @@
 
 crate::counters! {
     /// Counters of one stack; every frame that demultiplexing refuses raises exactly one of the `rx_dropped_` ones.
-    pub struct StackCounters {
+    pub struct StackCounters of OwnCounter {
         /// Frames received from the port.
         rx_frames,
         /// Bytes of those, from the MAC addresses on.

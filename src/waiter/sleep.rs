@@ -16,6 +16,8 @@ pub const OWN: usize = 2;
 
 /// Looks this long before it sleeps, where the host can run at the same time.
 const SPIN: Duration = Duration::from_micros(4);
+/// A sleep on what belongs to a lost host ends after this time: by then another host may have taken it over.
+const DEAD_SLICE: Duration = Duration::from_secs(1);
 /// Looks this often when it has no slot to be woken through.
 const NO_SLOT_SLICE: Duration = Duration::from_millis(1);
 
@@ -92,7 +94,8 @@ pub enum Wake {
     Timeout,
     /// A signal handler ran.
     Interrupted,
-    /// The host is gone since this sleep began; every object is over.
+    /// The host is gone since this sleep began, or was gone before and [`DEAD_SLICE`] is over; every object is over, or
+    /// another host's.
     HostDead,
     /// The kernel refused the wait (EINVAL for more descriptors than allowed, ENOMEM).
     Failed(Errno),
@@ -154,7 +157,8 @@ impl<'a> Sleeping<'a> {
             if ready() {
                 return Some(Wake::Ready);
             }
-            let result = wait_once(self.link, self.slot.eventfd, fds, deadline, None, sigmask);
+            let slice = self.link.is_dead().then_some(DEAD_SLICE);
+            let result = wait_once(self.link, self.slot.eventfd, fds, deadline, slice, sigmask);
             readiness::end_sleep(self.slot.cell);
             let own = fds.first().map_or(0, |own| own.revents);
             if own & POLLNVAL != 0 {
@@ -242,9 +246,10 @@ fn conclude(
     if ready() {
         return Some(Wake::Ready);
     }
-    deadline
-        .is_some_and(|deadline| monotonic() >= deadline)
-        .then_some(Wake::Timeout)
+    if deadline.is_some_and(|deadline| monotonic() >= deadline) {
+        return Some(Wake::Timeout);
+    }
+    link.is_dead().then_some(Wake::HostDead)
 }
 
 fn sleep_in_slices(

@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
 """What an operator sees of real programs: two hosts over a unix socket, no privilege."""
 
+import fcntl
 import json
 import os
+import pty
 import re
+import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import time
 
 from harness import CLIENT, ROOT, SERVER, Lab, main, wait_for
@@ -337,9 +342,46 @@ def capture_loses_frames_and_not_traffic_when_the_disk_is_slow(admin):
     assert again.returncode == 0, again.stdout
 
 
+def top_on_a_terminal(admin):
+    """In a pseudo-terminal of 24 by 100: it draws, follows keys, and leaves the terminal as it was."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    before = termios.tcgetattr(slave)
+    process = subprocess.Popen([KNETCTL, "top"], stdin=slave, stdout=slave, stderr=subprocess.DEVNULL, env=admin.environment())
+    process.log = os.devnull
+    admin.lab.processes.append(process)
+    seen = b""
+
+    def shows(*parts):
+        nonlocal seen
+        while select.select([master], [], [], 0)[0]:
+            seen += os.read(master, 65536)
+        return all(part.encode() in seen for part in parts)
+
+    wait_for("the first screen", lambda: shows("\x1b[?1049h", "every 1 s", f"redis-server {admin.pid}", "link up", "turns with work"))
+    assert not termios.tcgetattr(slave)[3] & termios.ICANON, "the terminal is raw"
+    os.write(master, b"+")
+    wait_for("a longer interval", lambda: shows("every 2 s"))
+    seen = b""
+    os.write(master, b"-")
+    wait_for("a shorter one", lambda: shows("every 1 s"))
+    admin.cli("get", "key0")
+    wait_for("a rate", lambda: shows("accepted/s") and re.search(rb" [1-9]\d* accepted/s", seen))
+    for line in seen.replace(b"\x1b[H", b"\r\n").split(b"\r\n"):
+        plain = re.sub(rb"\x1b\[[?0-9]*[A-Za-z]", b"", line)
+        assert len(plain.decode()) <= 100, plain
+    os.write(master, b"q")
+    assert process.wait(10) == 0
+    assert shows("\x1b[?1049l", "\x1b[?25h")
+    assert termios.tcgetattr(slave) == before, "the terminal is as it was"
+    os.close(master)
+    os.close(slave)
+
+
 CASES = [
     ss_names_owner_and_descriptor,
     why_tells_each_socket,
+    top_on_a_terminal,
     why_explains_programs_that_are_not_preloaded,
     why_knows_set_user_id,
     why_reads_the_config,

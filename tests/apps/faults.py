@@ -40,8 +40,10 @@ def receives():
         say("recv", name(error))
 def accepts():
     try:
-        blocked.accept()
-        say("accept", "done")
+        while True:
+            c = blocked.accept()[0]
+            say("accept", c.recv(10).decode())
+            c.close()
     except OSError as error:
         say("accept", name(error))
 def sleeps():
@@ -61,28 +63,19 @@ def sends():
             sending.sendall(b"x" * 100000)
     except OSError as error:
         say("send", name(error))
-threads = [threading.Thread(target=t) for t in (receives, accepts, sleeps, polls, sends)]
+threads = [threading.Thread(target=t) for t in (receives, sleeps, polls, sends)]
+threading.Thread(target=accepts, daemon=True).start()
 for t in threads: t.start()
 say("ready")
 for t in threads: t.join()
 say("joined")
-for what in (lambda: polled.send(b"x"), lambda: polled.send(b"x"), lambda: polled.recv(1), lambda: l.accept()):
+for what in (lambda: polled.send(b"x"), lambda: polled.send(b"x"), lambda: polled.recv(1)):
     try:
         say("after", what())
     except OSError as error:
         say("after", name(error))
-for s in (received, polled, slept, sending, l, blocked): s.close()
-say("closed")
-end = time.monotonic() + 30
-while True:
-    try:
-        l = listen(PORT)
-        break
-    except OSError as error:
-        say("again", name(error))
-        if time.monotonic() > end:
-            raise
-        time.sleep(0.2)
+for s in (received, polled, slept, sending): s.close()
+other = listen(PORT + 2)
 say("listening again")
 while True:
     c, _ = l.accept()
@@ -224,16 +217,19 @@ def a_killed_host_resets_every_connection_at_once(faults):
     out = lines(server)
     for line in ("recv ECONNRESET", "epoll True True", "so_error ECONNRESET", "poll True True", "send ECONNRESET"):
         assert line in out, (line, out)
-    assert any(line.startswith("accept E") for line in out), out
     after = [line for line in out if line.startswith("after")]
     assert after[1:3] == ["after EPIPE", "after ECONNRESET"] or "after EPIPE" in after, after
-    assert not any(line.startswith("again") for line in out), out
-    # Served by a fresh host.
-    peer = faults.lab.connect(PORT)
-    before = faults.lab.stats()["flows_accepted"]
-    assert before >= 1
-    echoes(peer)
-    peer.close()
+    # Served by a fresh host: the listener that nobody waits on now, that of a blocked accept, a new one.
+    for port in (PORT, PORT + 1):
+        peer = connects(faults, port)
+        peer.sendall(b"hello")
+        if port == PORT:
+            assert peer.recv(5) == b"hello"
+        else:
+            said(server, "accept hello")
+        peer.close()
+    connects(faults, PORT + 2).close()
+    assert faults.lab.stats()["flows_accepted"] >= 2
     for old in peers:
         old.close()
     faults.lab.end(server)
@@ -259,33 +255,22 @@ def a_restarted_server_gets_a_fresh_host_after_a_killed_one(faults):
 def a_host_killed_ten_times_is_replaced_every_time(faults):
     code = r"""
 import socket, sys
-def listen():
-    l = socket.socket()
-    l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    l.bind((sys.argv[1], int(sys.argv[2])))
-    l.listen(8)
-    return l
-import time
-for n in range(11):
-    while True:
-        try:
-            l = listen()
-            break
-        except OSError as error:
-            time.sleep(0.1)
-    print("listening", n, flush=True)
-    try:
-        while True:
-            c, _ = l.accept()
-            c.sendall(b"%02d" % n)
-            c.close()
-    except OSError as error:
-        l.close()
+l = socket.socket()
+l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+l.bind((sys.argv[1], int(sys.argv[2])))
+l.listen(8)
+print("listening", flush=True)
+n = 0
+while True:
+    c, _ = l.accept()
+    c.sendall(b"%02d" % n)
+    c.close()
+    n += 1
 """
     faults.port += 10
     server = faults.python(code, SERVER, faults.port, log="ten.log")
+    said(server, "listening")
     for n in range(11):
-        said(server, f"listening {n}", 20)
         peer = connects(faults)
         assert peer.recv(2) == b"%02d" % n
         peer.close()
@@ -321,7 +306,9 @@ while True:
         elif how == "send":
             c.send(b"x" * 65536)
         elif how == "accept":
-            l.accept()
+            d, _ = l.accept()
+            d.close()
+            print("accepted", flush=True); break
         elif how == "poll":
             if any(events & select.POLLHUP for _, events in p.poll(0)): print("HUP", flush=True); break
         elif any(events & select.EPOLLHUP for _, events in e.poll(0 if how == "look" else -1)):
@@ -343,8 +330,11 @@ def a_program_that_never_sleeps_hears_of_the_hosts_end(faults):
         said(server, "ready")
         time.sleep(0.1)
         os.kill(faults.host(), signal.SIGKILL)
+        if how == "accept":
+            # Its listener comes back.
+            connects(faults).close()
         server.wait(5)
-        assert server.returncode == 0 and lines(server)[-1] in ("HUP", "lost"), (how, lines(server))
+        assert server.returncode == 0 and lines(server)[-1] in ("HUP", "lost", "accepted"), (how, lines(server))
         peer.close()
 
 
@@ -365,9 +355,10 @@ def listen():
     return l
 l = listen()
 print("listening", flush=True)
+c, _ = l.accept()
 try:
-    l.accept()
-except OSError:
+    c.recv(1)
+except ConnectionResetError:
     l.close()
 print("lost", flush=True)
 l = listen()
@@ -383,10 +374,12 @@ c.sendall(b"hello")
     try:
         server = faults.python(code, SERVER, faults.port, log="wait.log", env={"KNET_HOST": hidden})
         said(server, "listening")
+        peer = connects(faults)
         with open(hidden + ".gone", "w", encoding="ascii"):
             pass
         os.kill(faults.host(), signal.SIGKILL)
         said(server, "lost")
+        peer.close()
         time.sleep(3)
         assert "listening again" not in lines(server), lines(server)
         os.unlink(hidden + ".gone")
@@ -398,6 +391,127 @@ c.sendall(b"hello")
     finally:
         with open(path, "w", encoding="ascii") as file:
             file.write(text)
+
+
+# A server that waits by argv[3]; told which one by a word, it answers. It counts what its waits told it of the listener
+# without a connection.
+REVIVED = r"""
+import select, socket, sys
+how = sys.argv[3]
+l = socket.socket()
+l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+l.bind((sys.argv[1], int(sys.argv[2])))
+l.listen(300)
+l.setblocking(False)
+if "epoll" in how:
+    e = select.epoll()
+    e.register(l, select.EPOLLIN | (select.EPOLLET if how == "epoll-et" else 0))
+    copy = l.dup()
+    if how == "epoll-dup": e.register(copy, select.EPOLLIN)
+    wait = lambda: [fd for fd, _ in e.poll(maxevents=8)]
+elif how == "poll":
+    p = select.poll()
+    p.register(l, select.POLLIN)
+    wait = lambda: [fd for fd, _ in p.poll()]
+else:
+    wait = lambda: select.select([l], [], [])[0] and [l.fileno()]
+print("listening", flush=True)
+kept = {}
+vain = lost = 0
+while True:
+    for fd in wait():
+        if fd in kept:
+            try:
+                data = kept[fd].recv(100)
+            except OSError:
+                lost += 1
+                data = b""
+            if data:
+                kept[fd].sendall(b"%d %d" % (lost, vain))
+            else:
+                e.unregister(fd)
+                kept.pop(fd).close()
+            continue
+        took = 0
+        try:
+            while True:
+                c, _ = l.accept()
+                took += 1
+                if "epoll" in how:
+                    kept[c.fileno()] = c
+                    e.register(c, select.EPOLLIN)
+                else:
+                    c.recv(100)
+                    c.sendall(b"%d %d" % (lost, vain))
+                    c.close()
+        except BlockingIOError:
+            vain += took == 0 and how != "epoll-dup"
+"""
+
+
+def answers(faults, seconds=10):
+    peer = connects(faults, seconds=seconds)
+    peer.sendall(b"how many?")
+    told = peer.recv(100)
+    peer.close()
+    return tuple(map(int, told.split()))
+
+
+def cpu_seconds(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+        fields = stat.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def a_listener_comes_back_with_the_next_host(faults):
+    """In the same event loop, which hears of every connection that was lost and is never woken for nothing."""
+    for how in ("epoll", "epoll-et", "epoll-dup", "poll", "select"):
+        faults.port += 10
+        server = faults.python(REVIVED, SERVER, faults.port, how, log="revived.log")
+        said(server, "listening")
+        assert answers(faults) == (0, 0)
+        count = 100 if "epoll" in how else 0
+        peers = [faults.lab.connect(faults.port) for _ in range(count)]
+        wait_for("all are accepted", lambda: faults.lab.stats().get("flows_accepted", 0) >= count)
+        old = faults.host()
+        os.kill(old, signal.SIGKILL)
+        lost, vain = answers(faults)
+        assert faults.host() != old
+        # The new listener may be served before the last one that was lost is told.
+        if count:
+            lost = wait_for("every loss is told", lambda: answers(faults)[0] == count and count)
+        assert (lost, vain) == (count, 0), (how, lost, vain)
+        told = [line for line in lines(server) if line.startswith("knet:")]
+        assert len(told) == 2 and "has gone" in told[0] and "listened on again" in told[1], told
+        for peer in peers:
+            peer.close()
+        faults.lab.end(server)
+
+
+def without_a_host_a_lost_listener_costs_nothing(faults):
+    """No other host can be had for a while: nobody spins, nobody is told of it but once, and it comes back later."""
+    faults.no_host()
+    hidden = f"{faults.lab.work}/knetd"
+    with open(hidden, "w", encoding="ascii") as file:
+        file.write(f"#!/bin/sh\n[ ! -e {hidden}.gone ] || exit 1\nexec {os.path.dirname(knetctl())}/knetd \"$@\"\n")
+    os.chmod(hidden, 0o755)
+    for how in ("epoll", "poll", "select"):
+        faults.port += 10
+        server = faults.python(REVIVED, SERVER, faults.port, how, log="revived.log", env={"KNET_HOST": hidden})
+        said(server, "listening")
+        with open(hidden + ".gone", "w", encoding="ascii"):
+            pass
+        os.kill(faults.host(), signal.SIGKILL)
+        pid = faults.pids("python3")[0]
+        before = cpu_seconds(pid)
+        time.sleep(3)
+        assert cpu_seconds(pid) - before < 1, how
+        os.unlink(hidden + ".gone")
+        lost, vain = answers(faults)
+        assert (lost, vain) == (0, 0), (how, lost, vain)
+        told = [line for line in lines(server) if line.startswith("knet:")]
+        assert len(told) == 3 and "did not answer" in told[1] and "listened on again" in told[2], told
+        faults.lab.end(server)
 
 
 def a_stopped_host_loses_nothing(faults):
@@ -1609,6 +1723,78 @@ def a_redis_whose_host_was_killed_is_restarted(faults):
     faults.lab.end(server)
 
 
+def a_redis_is_served_again_after_its_host_was_killed(faults):
+    faults.port += 10
+    for bind in (SERVER, "0.0.0.0"):
+        command = ("redis-server", "--port", str(faults.port), "--bind", bind, "--protected-mode", "no", "--save", "")
+        server = faults.lab.start("server", *command, log="redis-again.log")
+
+        def answers(address=SERVER, end="c"):
+            with contextlib.suppress(OSError):
+                peer = faults.lab.connect(faults.port, 3, address, end)
+                peer.sendall(b"PING\r\n")
+                assert peer.recv(7) == b"+PONG\r\n"
+                return peer
+            return None
+
+        wait_for("Redis answers", answers)
+        pid = faults.pids("redis-server")[0]
+        for _ in range(3):
+            old = faults.host()
+            os.kill(old, signal.SIGKILL)
+            if bind == "0.0.0.0":
+                assert answers("127.0.0.1", "s")
+            before = faults.lab.kernel_tcp()
+            wait_for("Redis answers", answers)
+            assert faults.host() != old and faults.pids("redis-server") == [pid]
+            assert faults.lab.kernel_tcp()["PassiveOpens"] == before["PassiveOpens"]
+        out = lines(server)
+        assert not [line for line in out if "Accepting client connection" in line], out
+        faults.lab.end(server)
+
+
+def nginx_workers_are_served_again_after_their_host_was_killed(faults):
+    """They share the listener, and nginx has cleared its environment: the config is found all the same."""
+    faults.port += 10
+    config = os.path.join(faults.lab.work, "nginx-again.conf")
+    with open(config, "w", encoding="ascii") as file:
+        file.write(
+            f"user root; daemon off; worker_processes 2; pid {config}.pid; error_log {config}.log;\n"
+            "events { worker_connections 512; }\n"
+            f"http {{ access_log off; server {{ listen {SERVER}:{faults.port}; location / {{ return 200 'served'; }} }} }}\n"
+        )
+    server = faults.lab.start("server", "nginx", "-c", config, log="nginx-again.out")
+
+    def gets():
+        with contextlib.suppress(OSError):
+            peer = faults.lab.connect(faults.port, 3)
+            peer.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            text = b""
+            while part := peer.recv(1000):
+                text += part
+            return text.endswith(b"served")
+        return False
+
+    wait_for("nginx answers", gets)
+    for _ in range(2):
+        old = faults.host()
+        os.kill(old, signal.SIGKILL)
+        wait_for("nginx answers", gets)
+        assert faults.host() != old
+    # Whoever listens ends, and the other one takes over; then both are new.
+    master, *workers = sorted(faults.pids("nginx"))
+    assert len(workers) == 2, workers
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
+        wait_for("nginx answers", gets)
+    assert master in faults.pids("nginx")
+    out = lines(server)
+    with open(f"{config}.log", encoding="utf-8") as log:
+        out += log.read().splitlines()
+    assert not [line for line in out if "accept" in line or "no share" in line], out
+    faults.lab.end(server)
+
+
 def the_interface_is_deleted_while_running(faults):
     """No connection can go on: all are reset at once and the host ends; with the interface back a new one serves."""
     server = faults.echo()
@@ -1679,6 +1865,7 @@ def a_server_restarted_with_another_config_is_served_at_once(faults):
 CASES = [
     a_killed_host_resets_every_connection_at_once, a_restarted_server_gets_a_fresh_host_after_a_killed_one,
     a_host_killed_ten_times_is_replaced_every_time, a_program_that_never_sleeps_hears_of_the_hosts_end,
+    a_listener_comes_back_with_the_next_host, without_a_host_a_lost_listener_costs_nothing,
     new_sockets_wait_for_a_host_where_the_config_says_so, a_stopped_host_loses_nothing, a_stopped_program_loses_nothing,
     a_killed_program_ends_its_connections_as_linux_does, a_host_without_client_ends_after_linger, link_down_and_up,
     mtu_of_the_interface_changed, interface_renamed_while_running, connect_answers_as_the_network_does,
@@ -1694,6 +1881,7 @@ CASES = [
     a_fork_in_a_thread_while_another_receives, bad_pointers_are_efault, exec_with_open_connections,
     other_user_and_root_after_bind, daemon_after_listen, duplicates_above_700, three_hundred_threads_in_recv_at_once,
     twenty_thousand_short_connections_leave_nothing_behind, a_redis_whose_host_was_killed_is_restarted,
+    a_redis_is_served_again_after_its_host_was_killed, nginx_workers_are_served_again_after_their_host_was_killed,
     the_interface_is_deleted_while_running,
     a_server_restarted_with_another_config_is_served_at_once,
 ]

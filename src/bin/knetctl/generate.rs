@@ -127,6 +127,7 @@ fn config_page() -> String {
                 Kind::Text(form) => form.words.to_owned(),
                 Kind::TextList(form) => format!("list of: {}", form.words),
                 Kind::WholeList { min, max } => format!("list of: {min} to {max}"),
+                Kind::Objects(_) => "list of objects (docs/config.md)".to_owned(),
             };
             let effect = match key.effect {
                 Effect::Honoured => String::new(),

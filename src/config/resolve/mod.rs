@@ -3,6 +3,7 @@
 //! One file a part of the config; each adds its faults and goes on, so that all of them are told at once.
 
 mod dpdk;
+mod gpu;
 mod network;
 mod port;
 
@@ -11,7 +12,7 @@ use core::time::Duration;
 
 use crate::config::error::{Fault, Faults, Remark};
 use crate::config::hash::config_hash;
-use crate::config::parse::{Node, Value};
+use crate::config::parse::Node;
 use crate::config::raw::{self, Raw};
 use crate::config::reader::{Field, Reader, quoted};
 use crate::config::settings::{
@@ -32,7 +33,6 @@ pub(super) fn resolve(
 ) -> Result<Config, Faults> {
     let mut reader = Reader::new(root, faults);
     let raw = Raw::read(&mut reader);
-    let gpu = gpu(&mut reader);
     let mut cross = Cross {
         faults: reader.faults,
         remarks: reader.remarks,
@@ -50,6 +50,8 @@ pub(super) fn resolve(
         &raw.proto_stack,
         raw.common.cothread_enable.value == 1,
     );
+
+    let gpu = cross.gpu(&raw.gpu);
 
     let Cross {
         mut faults,
@@ -122,26 +124,6 @@ pub(super) fn resolve(
 /// which `tests::numbers_at_their_ends_survive_the_conversion` looks for.
 fn number<T: TryFrom<i64> + Default>(field: &Field<i64>) -> T {
     T::try_from(field.value).unwrap_or_default()
-}
-
-/// `gpu` is kept as it stands; only its shape is checked.
-fn gpu(reader: &mut Reader<'_>) -> Option<Node> {
-    let member = reader.top("gpu")?;
-    let (path, at) = ("gpu".to_owned(), Some(member.node.at));
-    if let Value::Object(_) = member.node.value {
-        let what = "is not served by this version: payloads go by unchanged".to_owned();
-        reader.remarks.push(Remark { path, at, what });
-        Some(member.node.clone())
-    } else {
-        let advice = "an object: { ... }".to_owned();
-        reader.faults.push(Fault {
-            path,
-            at,
-            what: "not an object".to_owned(),
-            advice,
-        });
-        None
-    }
 }
 
 struct Cross {

@@ -121,6 +121,7 @@ fn stats(answer: &mut Answer, asker: &Asker) -> Result<(), Silent> {
         "now": object(&counted.gauges),
         "lcore": object(&counted.lcore),
         "stack": object(&counted.stack),
+        "gpu": object(&counted.gpu),
         "port": facts.open.map(|open| port(open.stats)),
     });
     answer.line(&line.to_string());

@@ -1,0 +1,201 @@
+//! Listeners whose host was lost come back (design D1: new sockets "attach again when it is back").
+//!
+//! A server holds its listener for life, and takes an error of accept or an event without a connection for a reason to
+//! try again at once. So a listener of a lost host has nothing to report, and each wait and each accept of the process
+//! looks, now and then, for the host that takes the lost one's place. There the listener is made anew, under the same
+//! numbers and in the same epolls.
+//!
+//! DEVIATION: of several processes that share a listener the first one that looks serves it from then on, alone.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
+
+use super::table::{self, Entry};
+use super::{Socket, epoll, route};
+use crate::attach::{self, Link, Standing};
+use crate::channel::sync::Ordering as ChannelOrdering;
+use crate::errno::Result;
+use crate::ffi::errno;
+use crate::ffi::wait::EpollEvent;
+use crate::iomux::epoll_set;
+use crate::socket::options::Options;
+use crate::socket::{close, hold, interest, listener, state};
+use crate::time::{Instant, monotonic};
+
+/// A lost host is looked for at most once in this time.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How long a wait lasts at most while a listener is lost.
+pub const SLICE: Duration = Duration::from_millis(250);
+
+/// When to look next, in nanoseconds of the monotonic clock.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+/// Some listener of this process waits for a host, although another host serves the process.
+static LOST: AtomicBool = AtomicBool::new(false);
+/// Number of the dead link + 1 that no listener of this process belongs to.
+static SETTLED: AtomicU32 = AtomicU32::new(0);
+
+/// Brings lost listeners back, when it is time to try. Says whether some are lost still, so that a wait must not be long.
+#[inline]
+pub fn listeners() -> bool {
+    let Some(link) = attach::link() else {
+        return false;
+    };
+    if link.is_dead() {
+        SETTLED.load(Ordering::Relaxed) != link.number() + 1 && try_now(link)
+    } else {
+        LOST.load(Ordering::Relaxed) && try_now(link)
+    }
+}
+
+/// Waits by `wait`, which is given a time-out and returns 0 when nothing came, perhaps before its end. While listeners are
+/// lost the waits are short, and between them they are looked after.
+///
+/// # Errors
+/// Those of `wait`.
+pub fn in_slices(
+    timeout: Option<Duration>,
+    mut wait: impl FnMut(Option<Duration>) -> Result<usize>,
+) -> Result<usize> {
+    if !listeners() {
+        let count = wait(timeout)?;
+        // Nothing, before the end: the host is gone, and the time that was waited is given to the program once more.
+        if count > 0 || (timeout.is_some() && !listeners()) {
+            return Ok(count);
+        }
+    }
+    let end = timeout.map(|timeout| monotonic() + timeout);
+    loop {
+        let left = end.map(|end| end.since(monotonic()));
+        let slice = if listeners() {
+            Some(left.map_or(SLICE, |left| left.min(SLICE)))
+        } else {
+            left
+        };
+        let count = wait(slice)?;
+        if count > 0 || end.is_some_and(|end| monotonic() >= end) {
+            return Ok(count);
+        }
+    }
+}
+
+#[cold]
+fn try_now(link: &'static Link) -> bool {
+    let next = NEXT.load(Ordering::Relaxed);
+    let now = monotonic();
+    let later = (now + PERIOD).nanos();
+    // One thread tries; the others look again in a moment.
+    if now < Instant::from_nanos(next)
+        || NEXT
+            .compare_exchange(next, later, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        || super::is_foreign()
+    {
+        return true;
+    }
+    let saved = errno::save();
+    let left = bring_back(link);
+    LOST.store(left, Ordering::Relaxed);
+    errno::restore(saved);
+    left
+}
+
+/// Tries to bring every lost listener back; says whether some are left.
+fn bring_back(link: &'static Link) -> bool {
+    let mut any = false;
+    for_each_lost(|_, _| any = true);
+    if !any {
+        if link.is_dead() {
+            SETTLED.store(link.number() + 1, Ordering::Relaxed);
+        }
+        return false;
+    }
+    let Standing::Attached(link) = route::ensure_now() else {
+        return true;
+    };
+    let Standing::Attached(link) = attach::open_device(link) else {
+        return true;
+    };
+    let mut left = false;
+    for_each_lost(|fd, lost| {
+        if let Err(error) = bring_one_back(&lost, link) {
+            crate::debug!(
+                "listener fd={fd} event=not_brought_back errno={}",
+                error.raw_os_error()
+            );
+            left = true;
+        }
+    });
+    left
+}
+
+/// Visits the lost listeners, each number of one as long as it is lost.
+fn for_each_lost(mut visit: impl FnMut(i32, Socket)) {
+    table::for_each(0, table::end(), |fd, entry| {
+        if let Entry::Socket(handle) = entry
+            && let Some(socket) = Socket::of(handle)
+            && is_lost(&socket)
+        {
+            visit(fd, socket);
+        }
+    });
+}
+
+/// Whether the socket is a listener whose host is gone.
+#[inline]
+#[must_use]
+pub fn is_lost(socket: &Socket) -> bool {
+    !socket.accepted && state::is_lost_listener(socket.link, socket.object)
+}
+
+fn bring_one_back(lost: &Socket, link: &'static Link) -> Result<()> {
+    let cell = state::cell(lost.link, lost.object)?;
+    let local = listener::local_address(lost.link, lost.object)?;
+    let backlog = cell.wish.backlog.load(ChannelOrdering::Relaxed);
+    let object = listener::listen(link, local, backlog, &Options::of(cell))?;
+    let found = Socket {
+        link,
+        object,
+        ..*lost
+    };
+    move_to(lost, &found);
+    crate::warn!("{local} is listened on again: another host has taken the lost one's place");
+    Ok(())
+}
+
+/// Puts `found`, which is held once, in the place of `lost`: in the epolls and at every number.
+fn move_to(lost: &Socket, found: &Socket) {
+    interest::registrations(lost.link, lost.object, |index, told| {
+        let Some((_, record)) = epoll::descriptor_of(index) else {
+            return;
+        };
+        epoll::join(found.link, record);
+        let event = EpollEvent {
+            events: told.events & !epoll_set::flag::TWIN,
+            data: told.data,
+        };
+        let (link, object) = (found.link, found.object);
+        if let Err(error) = epoll_set::add(link, index, object, told.fd, event, found.merged) {
+            crate::warn!(
+                "epoll: a registration was lost fd={} errno={}",
+                told.fd,
+                error.raw_os_error()
+            );
+        }
+    });
+    let old = lost.entry();
+    let mut is_spent = false;
+    table::for_each(0, table::end(), |number, entry| {
+        if entry != old || (is_spent && hold::add(found.link, found.object).is_err()) {
+            return;
+        }
+        if super::replace(number, old, found.entry()) {
+            is_spent = true;
+        } else if is_spent {
+            close::release(found.link, found.object);
+        }
+    });
+    if !is_spent {
+        // Closed under our hands by another thread.
+        close::release(found.link, found.object);
+    }
+}
