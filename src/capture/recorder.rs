@@ -41,7 +41,7 @@ pub struct Wanted {
 
 crate::counters! {
     /// What became of the frames while a capture ran.
-    pub struct CaptureCounters {
+    pub struct CaptureCounters of OwnCounter {
         /// Frames that passed the port.
         seen,
         /// Frames that the filter admitted.

@@ -71,8 +71,9 @@ impl Work<'_> {
         self.shared.stack.set_options(flow, &options_of(from));
         cell.host.kind.store(kind::STREAM, Ordering::Release);
         self.tell(object, cell, &facts);
+        // The stack admits no more than fit; should it ever, the flow has no place.
         if !self.queue(listener_object, from, entries, object) {
-            self.shared.counters.flows_reset_queue_full.raise();
+            self.shared.counters.flows_refused_no_memory.raise();
             if let Some(record) = self.records.at_mut(object) {
                 record.queued = None;
                 record.closed = true;
