@@ -15,6 +15,8 @@ use clap::{Parser, Subcommand};
 mod capture;
 #[path = "knetctl/check.rs"]
 mod check;
+#[path = "knetctl/collect.rs"]
+mod collect;
 #[path = "knetctl/generate.rs"]
 mod generate;
 #[path = "knetctl/host.rs"]
@@ -39,6 +41,8 @@ mod stats;
 mod status;
 #[path = "knetctl/top.rs"]
 mod top;
+#[path = "knetctl/trace.rs"]
+mod trace;
 #[path = "knetctl/why.rs"]
 mod why;
 
@@ -64,6 +68,8 @@ enum Command {
     Top(top::Top),
     Latency(latency::Latency),
     Capture(capture::Capture),
+    Trace(trace::Trace),
+    Collect(collect::Collect),
     Generate(generate::Generate),
 }
 
@@ -79,6 +85,8 @@ fn main() -> ExitCode {
             Command::Top(top) => top.execute(),
             Command::Latency(latency) => latency.execute(),
             Command::Capture(capture) => capture.execute(),
+            Command::Trace(trace) => trace.execute(),
+            Command::Collect(collect) => collect.execute(),
             Command::Generate(generate) => generate.execute(),
         },
         Err(error) => {

@@ -1,5 +1,7 @@
 //! What may be asked of an lcore, in parts that a turn can afford.
 
+use core::net::SocketAddrV4;
+
 use super::latency::Latencies;
 use super::mailbox::Report;
 use crate::stack::{FlowView, ListenerView, RestView, Slice};
@@ -13,6 +15,13 @@ pub enum Look {
     Flows {
         /// The first place.
         from: u32,
+    },
+    /// The flow between two endpoints.
+    Flow {
+        /// Ours.
+        local: SocketAddrV4,
+        /// The peer's.
+        remote: SocketAddrV4,
     },
     /// Listeners from this place of their table on.
     Listeners {
@@ -35,6 +44,8 @@ pub enum Seen {
     Counters(Counted),
     /// To [`Look::Flows`].
     Flows(Slice<FlowView>),
+    /// To [`Look::Flow`].
+    Flow(Option<FlowView>),
     /// To [`Look::Listeners`].
     Listeners(Slice<ListenerView>),
     /// To [`Look::Latency`].

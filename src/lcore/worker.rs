@@ -368,6 +368,7 @@ impl Lcore {
         match at {
             Look::Counters => Seen::Counters(self.count()),
             Look::Flows { from } => Seen::Flows(self.stack.view_flows(now, from, LOOK_PLACES)),
+            Look::Flow { local, remote } => Seen::Flow(self.stack.view_one(now, local, remote)),
             Look::Listeners { from } => {
                 Seen::Listeners(self.stack.view_listeners(from, LOOK_PLACES))
             }

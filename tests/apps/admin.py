@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tarfile
 import termios
 import time
 
@@ -378,6 +379,60 @@ def top_on_a_terminal(admin):
     os.close(slave)
 
 
+def trace_tells_what_happens_to_a_connection(admin):
+    script = f"""import socket, sys
+s = socket.create_connection(("{SERVER}", {PORT}))
+print(s.getsockname()[1], flush=True)
+sys.stdin.readline()
+s.sendall(b"PING\\r\\n"); s.recv(100); s.close()
+"""
+    client = subprocess.Popen(
+        admin.lab.command("client", sys.executable, "-c", script), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )
+    client.log = os.devnull
+    admin.lab.processes.append(client)
+    peer = f"{CLIENT}:{client.stdout.readline().strip()}"
+    trace = subprocess.Popen([KNETCTL, "trace", "--json", peer], stdout=subprocess.PIPE, text=True, env=admin.environment())
+    trace.log = os.devnull
+    admin.lab.processes.append(trace)
+    assert json.loads(trace.stdout.readline())["event"] == "begin"
+    time.sleep(0.3)
+    client.stdin.write("\n")
+    client.stdin.flush()
+    events = [json.loads(line) for line in trace.communicate(timeout=30)[0].splitlines()]
+    assert trace.returncode == 0 and client.wait(10) == 0, events
+    segments = [event for event in events if event["event"] in ("in", "out")]
+    assert [event["facts"]["payload"] for event in segments if event["event"] == "in" and event["facts"]["payload"]] == [6], events
+    assert [event["facts"]["payload"] for event in segments if event["event"] == "out" and event["facts"]["payload"]] == [7], events
+    assert any("F" in event["facts"]["flags"] for event in segments if event["event"] == "in"), events
+    kinds = {event["event"] for event in events}
+    assert "end" in kinds, kinds
+    done = admin.run("trace", peer)
+    assert done.returncode == 66, done
+
+
+def collect_gathers_what_helps_and_nothing_secret(admin):
+    path = os.path.join(admin.lab.work, "all.tar")
+    conf = os.path.join(admin.lab.work, "secret.conf")
+    with open(conf, "w", encoding="ascii") as file:
+        file.write('{"interface": {"ip": "10.77.0.1"}, "gpu": {"key_file": "/hush/hush", "password": "open sesame"}}')
+    done = admin.run("collect", "-o", path, "--conf", conf, "--json")
+    assert done.returncode == 0, done.stdout
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    names = json.loads(done.stdout)["files"]
+    with tarfile.open(path) as archive:
+        members = {member.name.removeprefix("knet-collect/"): archive.extractfile(member).read() for member in archive}
+    assert set(names) == set(members), (names, set(members))
+    for name in ("versions.txt", "config/knet_comm.conf", "config/check.json", "hardware/proc/cpuinfo", "hosts/0/status.json",
+                 "hosts/0/stats.json", "hosts/0/sockets.json", "hosts/0/latency.json"):
+        assert members[name], name
+    assert json.loads(members["hosts/0/status.json"])["programs"], members["hosts/0/status.json"]
+    assert b"10.77.0.1" in members["config/knet_comm.conf"]
+    whole = b"".join(members.values())
+    assert b"open sesame" not in whole and b"/hush/hush" not in members["config/knet_comm.conf"]
+    assert admin.run("collect", "-o", "/no/such/folder/x.tar").returncode == 73
+
+
 CASES = [
     ss_names_owner_and_descriptor,
     why_tells_each_socket,
@@ -390,6 +445,8 @@ CASES = [
     tshark_reads_a_capture_and_agrees_with_the_counters,
     capture_filters_cuts_and_ends,
     capture_loses_frames_and_not_traffic_when_the_disk_is_slow,
+    trace_tells_what_happens_to_a_connection,
+    collect_gathers_what_helps_and_nothing_secret,
 ]
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 //! Asks the control thread and the lcore, one slice at a time.
 
+use core::net::SocketAddrV4;
 use core::time::Duration;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -94,6 +95,21 @@ impl Asker {
             from = slice.next;
         }
         Ok(())
+    }
+
+    /// The flow between two endpoints.
+    ///
+    /// # Errors
+    /// The lcore does not answer.
+    pub(super) fn flow(
+        &self,
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+    ) -> Result<Option<FlowView>, Silent> {
+        match self.look(Look::Flow { local, remote })? {
+            Seen::Flow(view) => Ok(view),
+            _ => Err(MIXED_UP),
+        }
     }
 
     /// Calls `visit` with each listener, until it says false.

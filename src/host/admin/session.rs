@@ -24,6 +24,7 @@ pub(super) fn run(answer: &mut Answer, text: &str, session: Session) {
         "status" => status(answer, asker),
         "stats" => stats(answer, asker),
         "sockets" => sockets::run(answer, asker),
+        "socket" => sockets::one(answer, &query, asker),
         "latency" => latency(answer, asker),
         "capture" => return capture::run(answer, &query, session),
         other => {
