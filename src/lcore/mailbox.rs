@@ -15,6 +15,7 @@ use super::segments::Segments;
 use super::share::Share;
 use crate::capture::Recorder;
 use crate::errno::{Errno, Result};
+use crate::ffi::descriptor;
 use crate::stack::Owner;
 
 /// What an lcore and its stack count: names and values.
@@ -128,7 +129,8 @@ impl Mailbox {
     /// # Errors
     /// EMFILE.
     pub fn new() -> Result<Self> {
-        let eventfd = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let eventfd = || rustix::event::eventfd(0, flags).map(descriptor::settle);
         Ok(Self {
             full: AtomicBool::new(false),
             queue: Mutex::new(Vec::new()),

@@ -43,7 +43,7 @@ mod worker;
 
 pub use affinity::{Placement, cpus_of, place};
 pub use counters::LcoreCounters;
-pub use idle::{IdleConfig, IdlePolicy};
+pub use idle::{IdleConfig, IdlePolicy, Next};
 pub use latency::{Histogram, Latencies};
 pub use look::{Counted, Look, Seen};
 pub use mailbox::{Mail, Mailbox, Report};
