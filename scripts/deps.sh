@@ -40,6 +40,7 @@ knet_needs() {
 		test | command git | git | git-core git
 		test | command curl | curl | curl
 		test | command tcpdump | tcpdump | tcpdump
+		test | command tshark | tshark | wireshark-cli
 		test | command ksh | ksh ksh93u+m | ksh
 		test | command nginx | nginx-light nginx | nginx
 		test | command memcached | memcached | memcached

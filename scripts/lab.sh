@@ -218,7 +218,7 @@ status)
       [ -S "$socket" ] || continue
       [ "$end" = s ] && echo "server host: $socket" || echo "client host: $socket"
       "$(find_built knetctl)" status --socket "$socket" || true
-      "$(find_built knetctl)" stats --socket "$socket" | sed -E 's/^(lcore|stack|now)\.//' || true
+      "$(find_built knetctl)" stats --socket "$socket" | sed -E 's/^(lcore|stack|gpu|now)\.//' || true
     done
   done
   ;;

@@ -133,6 +133,8 @@ t0() {
   check "docs" 600 env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
   check "scripts parse" 60 bash -c 'for file in scripts/*.sh .ci/run; do bash -n "$file" || exit 1; done'
   check "debug build" 900 cargo build --workspace --quiet
+  # Unit tests run first and note the counters that they raise; tests/counters.rs looks for what is missing.
+  export KNET_TEST_COUNTERS="$work/counters"
   # The names of the tests are words without blanks.
   # shellcheck disable=SC2046
   cargo_tests "unit and architecture tests" 900 \

@@ -58,6 +58,7 @@ impl Work<'_> {
             }
         };
         if head != record.tx_head {
+            self.shared.latency.pulled();
             // Release: the bytes before it are copied out.
             cell.host.tx_head.store(head, Ordering::Release);
         }

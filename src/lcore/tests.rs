@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(crate) use lab::stack_config;
 use lab::{ENDPOINT, Lab, OWNER, SERVER};
 
-use super::Mail;
+use super::{Mail, Share};
 use crate::channel::cell::{flag, kind, process, shut};
 use crate::channel::layout::Layout;
 use crate::channel::sync::Ordering;
@@ -623,6 +623,28 @@ fn a_gap_of_a_minute_kills_nobody() {
     lab.turns(200);
     assert_eq!(lab.server.program.recv(into, 10), b"before");
     assert_eq!(lab.server.status.counters.time_gaps.value(), 1);
+}
+
+#[test]
+fn a_ring_that_may_not_grow_stays_small_and_its_bytes_arrive() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let (out, into) = lab.connect(listener);
+    lab.client.mailbox.post(Mail::Share {
+        share: Share {
+            flows: 16,
+            ring_bytes: 16 << 10,
+        },
+    });
+    let data: Vec<u8> = (0..50_000_u32).map(|n| n.to_le_bytes()[0]).collect();
+    let (mut sent, mut got) = (0, Vec::new());
+    lab.until(60, |lab| {
+        sent += lab.client.program.send(out, &data[sent..]);
+        got.extend(lab.server.program.recv(into, 100_000));
+        got.len() == data.len()
+    });
+    assert_eq!(got, data);
+    assert!(lab.client.status.counters.flows_refused_no_memory.value() > 0);
 }
 
 /// Lets the memory of the server's (or the client's) family run out, or come back.

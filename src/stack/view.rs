@@ -4,6 +4,7 @@ use core::net::SocketAddrV4;
 use core::time::Duration;
 
 use super::api::{Facts, FlowOptions, Owner};
+use super::demux::FlowKey;
 use super::flow_table::{Flags, Phase};
 use super::input::snd_una;
 use super::stack::Stack;
@@ -112,6 +113,17 @@ impl Stack {
         Slice::collect(from, count, self.table.places(), |index| {
             self.view_flow(now, index)
         })
+    }
+
+    /// The flow between two endpoints.
+    #[must_use]
+    pub fn view_one(
+        &self,
+        now: Instant,
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+    ) -> Option<FlowView> {
+        self.view_flow(now, self.table.lookup(FlowKey { local, remote })?)
     }
 
     fn view_flow(&self, now: Instant, index: u32) -> Option<FlowView> {

@@ -525,3 +525,18 @@ fn every_request_is_answered_in_its_turn() {
         );
     }
 }
+
+#[test]
+fn a_reply_without_a_buffer_is_lost_and_counted() {
+    let mut script = Script::new();
+    script.host.port = super::Port::new(4);
+    script.host.port.stuck = true;
+    script.burst(&vec![Segment::syn(); 10]);
+    assert_eq!(script.count("tx_dropped_no_buffer"), 6);
+    script.host.port.stuck = false;
+    assert_eq!(
+        script.burst(&[Segment::syn()]).len(),
+        5,
+        "those that fit leave later"
+    );
+}
