@@ -155,6 +155,7 @@ t2() {
   for file in redis clients web bulk faults unit; do script_tests "$file" 600 "tests/apps/$file.py"; done
   script_tests "package" 300 tests/apps/package.py
   script_tests "service" 300 tests/apps/service.py
+  script_tests "quick start in a virtual machine" 400 tests/apps/vm.py
   cargo_tests "1 GiB each way in virtual time" 600 \
     env KNET_TEST_BULK_MIB=1024 cargo test --release --quiet --lib -- stack::tests::bulk::a_bad_wire --show-output
   script_tests "clients over vhost" 300 env KNET_TEST_DEVICE=vhost tests/apps/clients.py

@@ -13,6 +13,8 @@ use clap::{Parser, Subcommand};
 
 #[path = "knetctl/check.rs"]
 mod check;
+#[path = "knetctl/nic.rs"]
+mod nic;
 #[path = "knetctl/program.rs"]
 mod program;
 #[path = "knetctl/run.rs"]
@@ -34,6 +36,7 @@ struct Arguments {
 #[derive(Subcommand, Debug)]
 enum Command {
     Check(check::Check),
+    Nic(nic::Nic),
     Run(run::Run),
     Stats(stats::Stats),
 }
@@ -43,6 +46,9 @@ fn main() -> ExitCode {
         Ok(Arguments {
             command: Command::Check(check),
         }) => check.execute(),
+        Ok(Arguments {
+            command: Command::Nic(nic),
+        }) => nic.execute(),
         Ok(Arguments {
             command: Command::Run(run),
         }) => run.execute(),

@@ -12,6 +12,7 @@ mod limits;
 mod machine;
 mod memory;
 mod netlink;
+pub mod nic;
 mod privilege;
 mod procfs;
 #[cfg(test)]
