@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Installs what is missing to build, to test or to run the demo. Does nothing, quickly, when all is there.
 #
-#   scripts/deps.sh build|test|demo
+#   scripts/deps.sh build|test|demo|PROGRAM...
 #   . scripts/deps.sh build          also puts a cargo that it had to look for on the PATH
+#
+# PROGRAM is one of those that tests/apps/programs.py names.
 #
 # Debian and Ubuntu by apt-get; systems with dnf as far as the packages exist there. Installing needs root.
 # A service that a package brings (redis, nginx, lighttpd) is not started.
@@ -53,6 +55,29 @@ knet_needs() {
 		test | file /usr/lib/*-linux-gnu/libseccomp.so.2 /usr/lib*/libseccomp.so.2 | libseccomp2 | libseccomp
 		test | file /usr/lib/*-linux-gnu/libjemalloc.so.2 /usr/lib*/libjemalloc.so.2 | libjemalloc2 | jemalloc
 		test | file /usr/lib/*-linux-gnu/libtcmalloc_minimal.so.4 /usr/lib*/libtcmalloc_minimal.so.4 | libtcmalloc-minimal4 libtcmalloc-minimal4t64 | gperftools-libs
+		nginx curl python haproxy node wget | command openssl | openssl | openssl
+		nginx nginx_workers curl web_load wget | command nginx | nginx-light nginx | nginx
+		nginx curl haproxy | command curl | curl | curl
+		memcached | command memcached | memcached | memcached
+		memcached | command memcslap | libmemcached-tools | libmemcached
+		python | file /usr/lib/python3/dist-packages/requests/__init__.py /usr/lib/python3*/site-packages/requests/__init__.py | python3-requests | python3-requests
+		haproxy | command haproxy | haproxy | haproxy
+		iperf3 | command iperf3 | iperf3 | iperf3
+		postgres | file /usr/lib/postgresql/*/bin/postgres | postgresql | postgresql-server postgresql-contrib
+		web_load | command wrk | wrk | wrk
+		web_load | command ab | apache2-utils | httpd-tools
+		node | command node | nodejs | nodejs
+		java | command javac | openjdk-17-jdk-headless default-jdk-headless | java-17-openjdk-devel
+		gunicorn | command gunicorn | gunicorn | python3-gunicorn
+		mosquitto | command mosquitto | mosquitto | mosquitto
+		mosquitto | command mosquitto_pub | mosquitto-clients | mosquitto
+		relays | command socat | socat | socat
+		relays | command nc | netcat-openbsd | netcat
+		rsync | command rsync | rsync | rsync
+		wget | command wget | wget | wget
+		varnish | command varnishd | varnish | varnish
+		cpython | file /usr/lib/python3.*/test/test_socket.py /usr/lib64/python3.*/test/test_socket.py | libpython3.13-testsuite libpython3.12-testsuite libpython3.11-testsuite | python3-test
+		untouched | command setcap | libcap2-bin | libcap
 	NEEDS
 }
 
@@ -98,11 +123,14 @@ knet_is_there() {
 	esac
 }
 
-# Writes the missing needs of a verb, as "apt packages | dnf packages" ("cargo", "cargo-tool" for the tool chain).
+# Writes the missing needs of some verbs, as "apt packages | dnf packages" ("cargo", "cargo-tool" for the tool chain).
 knet_missing() {
-	local verbs probe apt dnf
+	local verbs probe apt dnf wanted
 	knet_needs | while IFS='|' read -r verbs probe apt dnf; do
-		case " $verbs " in *" $1 "*) ;; *) continue ;; esac
+		for wanted in "$@" ""; do
+			case " $verbs " in *" $wanted "*) break ;; esac
+		done
+		[ -n "$wanted" ] || continue
 		# The probe's words and patterns are to be split and expanded.
 		# shellcheck disable=SC2086
 		knet_is_there $probe && continue
@@ -180,7 +208,7 @@ knet_run() {
 
 knet_install() {
 	local missing line apt dnf package packages=() log
-	missing=$(knet_missing "$1" | sort -u)
+	missing=$(knet_missing "$@" | sort -u)
 	[ -n "$missing" ] || return 0
 	knet_installer=$(basename "$(command -v apt-get || command -v dnf)")
 	if [ -z "$knet_installer" ]; then
@@ -224,7 +252,7 @@ knet_install() {
 		knet_run "$log" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
 			--no-install-recommends -o DPkg::Lock::Timeout=300 "${packages[@]}"
 	fi || return 1
-	missing=$(knet_missing "$1")
+	missing=$(knet_missing "$@")
 	if [ -n "$missing" ] && [ "$knet_installer" = apt-get ]; then
 		knet_say "still missing after the installation: $(echo "$missing" | tr '\n' ';')"
 		return 1
@@ -232,16 +260,16 @@ knet_install() {
 }
 
 knet_deps() {
-	case $1 in
-	build | test | demo) ;;
-	*)
-		echo "usage: deps.sh build|test|demo" >&2
-		return 2
-		;;
-	esac
+	local verb
+	for verb in "${@:-none}"; do
+		if ! knet_needs | cut -d'|' -f1 | grep -qw -- "$verb"; then
+			echo "usage: deps.sh build|test|demo|PROGRAM..." >&2
+			return 2
+		fi
+	done
 	# In a subshell: its traps and shell options are nobody else's.
-	(knet_install "$1") || return 1
+	(knet_install "$@") || return 1
 	knet_find_cargo
 }
 
-knet_deps "${1:-}"
+knet_deps "$@"

@@ -210,7 +210,8 @@ status)
     for socket in "$state/run-$end"/host-*.sock; do
       [ -S "$socket" ] || continue
       [ "$end" = s ] && echo "server host: $socket" || echo "client host: $socket"
-      "$(find_built knetctl)" stats --socket "$socket" || true
+      "$(find_built knetctl)" status --socket "$socket" || true
+      "$(find_built knetctl)" stats --socket "$socket" | sed -E 's/^(lcore|stack|now)\.//' || true
     done
   done
   ;;

@@ -33,12 +33,16 @@ pub mod fd;
 #[cfg(not(loom))]
 pub mod ffi;
 #[cfg(not(loom))]
+pub mod gpu;
+#[cfg(not(loom))]
 pub mod host;
 pub mod id;
 #[cfg(not(loom))]
 pub mod iomux;
 #[cfg(not(loom))]
 pub mod lcore;
+#[cfg(not(loom))]
+pub mod prefetch;
 #[cfg(not(loom))]
 pub mod preflight;
 pub mod readiness;

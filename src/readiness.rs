@@ -17,6 +17,8 @@ use crate::channel::cell::{ObjectCell, SlotCell, flag, kind, shut};
 use crate::channel::map::Control;
 use crate::channel::sync::{Ordering, fence};
 
+pub mod herald;
+
 /// Event bits, with the values of poll(2) and epoll(7).
 pub mod event {
     /// POLLIN.
@@ -157,12 +159,15 @@ pub fn alert(control: &Control, index: u32, mut wake: impl FnMut(u32)) {
     });
 }
 
-/// Host side: wakes everybody who sleeps on epoll `epoll`.
+/// Host side: wakes everybody who sleeps on epoll `epoll`, and rings its herald.
 pub fn wake_epoll(control: &Control, epoll: u32, mut wake: impl FnMut(u32)) {
     if let Some(cell) = control.epoll(epoll) {
         cell.slots.for_each(|slot| {
             wake_slot(control, slot, &mut wake);
         });
+        if herald::ring(cell) {
+            wake(herald::slot(epoll));
+        }
     }
 }
 

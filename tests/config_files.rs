@@ -111,7 +111,7 @@ fn the_schema_agrees_with_the_table() {
                 Kind::Whole { .. } => "integer",
                 Kind::Switch => "boolean",
                 Kind::Choice(_) | Kind::Text(_) => "string",
-                Kind::TextList(_) | Kind::WholeList { .. } => "array",
+                Kind::TextList(_) | Kind::WholeList { .. } | Kind::Objects(_) => "array",
             };
             assert_eq!(property["type"], expected, "{}.{}", section.path, key.name);
             assert!(

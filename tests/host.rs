@@ -22,6 +22,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use knet::channel::cell::{host_state, kind, process};
+use knet::channel::layout::{EPOLLS, SLOTS};
 use knet::channel::message::{HEAD_BYTES, Kind, Message, TEXT_BYTES};
 use knet::readiness::event;
 use knetd::{Attached, Folder, Knetd, until};
@@ -356,7 +357,8 @@ fn guests_and_false_slots_cost_a_bounded_number_of_descriptors() {
     };
     let before = open();
     // The lcore does not run yet, so that the control thread keeps what comes.
-    for slot in 256..512 {
+    // Behind the slots of threads and the heralds of epolls.
+    for slot in (SLOTS + EPOLLS..).take(256) {
         attached.waiter(slot);
     }
     let guests: Vec<OwnedFd> = (0..200).map(|_| knetd::connect(&path).unwrap()).collect();
@@ -466,4 +468,66 @@ fn a_system_host_serves_several_programs_and_ends_on_sigterm() {
     knetd.signal(Signal::TERM);
     assert_eq!(knetd.ended().code(), Some(0));
     assert!(!path.exists());
+}
+
+/// A system host that listens.
+fn system(folder: &Folder) -> (Knetd, std::path::PathBuf, std::path::PathBuf) {
+    let conf = folder.config(
+        "system",
+        SERVER,
+        r#""mode": 1, "idle": "adaptive", "spin_us": 0"#,
+    );
+    let knetd = Knetd::system(folder, &conf);
+    let path = folder.0.join("knetd.sock");
+    until("it listens", || knetd::connect(&path).is_ok());
+    (knetd, path, conf)
+}
+
+#[test]
+fn a_program_that_makes_its_eventfds_block_holds_nobody_up() {
+    let folder = Folder::new();
+    let (_knetd, path, conf) = system(&folder);
+    let hostile = Attached::over(knetd::connect(&path).unwrap(), &conf);
+    let other = Attached::over(knetd::connect(&path).unwrap(), &conf);
+    let full = (u64::MAX - 1).to_ne_bytes();
+    let blocking = |fd: &OwnedFd| {
+        let flags = rustix::fs::fcntl_getfl(fd).unwrap();
+        rustix::fs::fcntl_setfl(fd, flags - rustix::fs::OFlags::NONBLOCK).unwrap();
+    };
+    // The bell that all programs share: what the host reads when it wakes, and would write for its mail.
+    blocking(&hostile.eventfd);
+    // The eventfd of a sleeper.
+    let eventfd = hostile.waiter(3);
+    assert!(knetd::readable(eventfd.as_fd()));
+    rustix::io::read(&eventfd, &mut [0; 8]).unwrap();
+    blocking(&eventfd);
+    rustix::io::write(&eventfd, &full).unwrap();
+    hostile.program.control.header().kicks.slots.add(3);
+    rustix::io::write(&hostile.eventfd, &1_u64.to_ne_bytes()).unwrap();
+    until("the lcore is free again", || {
+        let tool = knetd::connect(&path).unwrap();
+        knetd::send(tool.as_fd(), &Message::new(Kind::Status, 0, 0), &[]);
+        let told = knetd::receive(tool.as_fd()).unwrap().text;
+        told.contains(r#""families_muted":1"#)
+    });
+    let listener = other.program.claim();
+    other.program.listen(listener, ENDPOINT, 4);
+    other.wake();
+    until("listen is answered", || {
+        other.program.answer(listener) == Some(0)
+    });
+}
+
+#[test]
+fn sighup_opens_the_log_of_a_system_host_again() {
+    let folder = Folder::new();
+    let (mut knetd, path, conf) = system(&folder);
+    let log = folder.0.join("log");
+    std::fs::rename(&log, folder.0.join("log.1")).unwrap();
+    knetd.signal(Signal::HUP);
+    until("the log is there again", || log.exists());
+    drop(Attached::over(knetd::connect(&path).unwrap(), &conf));
+    assert!(knetd.runs());
+    knetd.signal(Signal::TERM);
+    assert_eq!(knetd.ended().code(), Some(0));
 }

@@ -16,19 +16,21 @@ const TABLE: &[(&str, &str)] = &[
     ("id", ""),
     ("time", ""),
     ("telemetry", ""),
+    ("prefetch", ""),
     ("ffi", ""),
     ("config", ""),
-    ("preflight", "config"),
+    ("gpu", "config"),
+    ("preflight", "config gpu"),
     ("rendezvous", "ffi"),
     ("channel", ""),
     ("readiness", "channel"),
     ("thread", "ffi"),
     ("device", "config ffi"),
     ("stack", "config device"),
-    ("lcore", "config stack device channel readiness"),
+    ("lcore", "config stack device channel readiness gpu"),
     (
         "host",
-        "ffi config preflight rendezvous channel readiness device stack lcore",
+        "ffi config preflight rendezvous channel readiness device stack gpu lcore",
     ),
     ("attach", "ffi rendezvous channel readiness thread"),
     ("waiter", "ffi channel readiness thread attach"),
@@ -44,12 +46,12 @@ const TABLE: &[(&str, &str)] = &[
     ),
     (
         "runtime",
-        "ffi config rendezvous channel readiness device stack lcore host",
+        "ffi config rendezvous channel readiness device stack gpu lcore host",
     ),
 ];
 
 /// What everybody above may use, each of them only what stands before it.
-const BASE: &[&str] = &["errno", "id", "time", "telemetry"];
+const BASE: &[&str] = &["errno", "id", "time", "telemetry", "prefetch"];
 
 /// Whether the table lets `module` use `other`.
 fn may_use(module: &str, other: &str) -> bool {
@@ -215,6 +217,7 @@ fn unsafe_stays_where_it_is_allowed() {
         "fd/registry.rs",
         "device/plugin",
         "lcore/memory.rs",
+        "prefetch.rs",
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();

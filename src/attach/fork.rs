@@ -38,6 +38,8 @@ pub fn prepare() {
             CHILD_CELL.store(cell, Ordering::Relaxed);
             CHILD_SOCKET.store(socket, Ordering::Relaxed);
         }
+        // Nobody has looked since the host went.
+        Err(Errno::PIPE | Errno::CONNRESET) => link.lose(),
         // The child finds no socket and holds nothing; its sockets are reset.
         Err(error) => crate::warn!(
             "fork: the child gets no share of the accelerated sockets errno={}",

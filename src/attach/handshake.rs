@@ -137,6 +137,19 @@ pub(super) fn open_device(socket: i32) -> Answer<()> {
     }
 }
 
+/// Asks the host for the herald of an epoll, which another process has made: an internal descriptor.
+pub(super) fn herald(socket: i32, epoll: u32) -> Result<i32> {
+    link::send(socket, &Message::new(Kind::Herald, epoll, 0), None)?;
+    let mut reply = Reply::default();
+    reply.receive(socket, WELCOME_S)?;
+    let message = reply.message().map_err(|_| Errno::PROTO)?;
+    if message.kind != Kind::Herald || message.a != epoll {
+        return Err(Errno::PROTO);
+    }
+    let fd = reply.descriptors.iter().flatten().next();
+    descriptor::internal_copy(*fd.ok_or(Errno::NOENT)?)
+}
+
 fn refused<T>(answer: &Message<'_>) -> Answer<T> {
     if answer.kind != Kind::Fault {
         return Answer::Lost(Errno::PROTO);

@@ -221,6 +221,16 @@ pub fn open_device(link: &'static Link) -> Standing {
     Standing::Kernel
 }
 
+/// The herald of `epoll`, made by another process of the family, as an internal descriptor; the host has it.
+///
+/// # Errors
+/// ENOENT when the host has not heard of it yet, EAGAIN in a handler that interrupted this thread's talk with the host, what
+/// sendmsg and recvmsg say.
+pub fn herald(link: &Link, epoll: u32) -> Result<i32> {
+    let _inside = ATTACH.enter().ok_or(Errno::AGAIN)?;
+    handshake::herald(link.control_socket(), epoll)
+}
+
 /// Finds or starts the host and shakes hands.
 fn attach() -> core::result::Result<&'static Link, Fault> {
     crate::thread::remember_process();

@@ -153,6 +153,7 @@ fn exec(host: &CStr, name: &CStr) -> Errno {
         count += 1;
         true
     });
+    environment::for_each_kept(|_| count += 1);
     let bytes = (count + 1) * size_of::<*const c_char>();
     let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
     // SAFETY: a new private mapping at an address of the kernel's choice aliases nothing.
@@ -169,17 +170,25 @@ fn exec(host: &CStr, name: &CStr) -> Errno {
         Err(error) => return error,
     };
     let mut kept = 0;
-    environment::for_each(|entry| {
-        let text = entry.to_bytes();
-        if !text.starts_with(b"LD_PRELOAD=") && !text.starts_with(b"LD_AUDIT=") && kept < count {
+    let mut keep = |entry: &CStr| {
+        if kept < count {
             // SAFETY: kept < count, and the list has count + 1 places.
             let place = unsafe { list.add(kept) };
             // SAFETY: inside the mapping, which is ours alone; aligned for pointers.
             unsafe { place.write(entry.as_ptr()) };
             kept += 1;
         }
+    };
+    environment::for_each(|entry| {
+        let text = entry.to_bytes();
+        let loads = text.starts_with(b"LD_PRELOAD=") || text.starts_with(b"LD_AUDIT=");
+        if !loads && !environment::is_kept(entry) {
+            keep(entry);
+        }
         true
     });
+    // The host's folder is another one, and the program may have cleared its environment.
+    environment::for_each_kept(keep);
     // SAFETY: both lists end with a null (fresh mappings are zero) and point to terminated strings.
     unsafe { process::execute(host, arguments.as_ptr(), list) }
 }

@@ -229,6 +229,26 @@ impl<'a> Bitmap<'a> {
         }
     }
 
+    /// Whether `is_it` says so of some bit that is set at this moment. Takes nothing; looks where the summary says.
+    pub fn any(&self, mut is_it: impl FnMut(u32) -> bool) -> bool {
+        for (first, summary) in (0..).step_by(64).zip(self.summary) {
+            let mut hints = summary.load(Ordering::SeqCst);
+            while hints != 0 {
+                let leaf = first + hints.trailing_zeros() as usize;
+                hints &= hints - 1;
+                let mut bits = self.leaf(leaf);
+                while bits != 0 {
+                    let index = u32::try_from(leaf * 64).unwrap_or(u32::MAX);
+                    if is_it(index + bits.trailing_zeros()) {
+                        return true;
+                    }
+                    bits &= bits - 1;
+                }
+            }
+        }
+        false
+    }
+
     /// Clears everything.
     pub fn clear_all(&self) {
         for word in self.leaves.iter().chain(self.summary) {

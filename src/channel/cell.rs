@@ -104,6 +104,8 @@ pub struct ReadLine {
     pub items_owner: OwnerWord,
     /// Non-zero when some interest of this object is in [`Header::spill`].
     pub spilled: AtomicU32,
+    /// The descriptor that it was made or accepted as, plus one; 0 = not told. For people only.
+    pub fd: AtomicU32,
 }
 
 /// Written by program threads: writing. See [`super::byte_ring`].
@@ -299,6 +301,21 @@ pub struct SlotCell {
     pub depth: AtomicU32,
 }
 
+/// Values of [`EpollCell::herald`]. An epoll that lies in another epoll, or is asked about by poll, has an eventfd in its kernel
+/// epoll that is readable while an accelerated socket of it has events ([`crate::readiness::herald`]).
+pub mod herald {
+    /// It has none.
+    pub const NONE: u32 = 0;
+    /// Somebody has taken it to write the eventfd; nobody else does until it is settled.
+    pub const RUNG: u32 = 1;
+    /// To be rung; the eventfd may be readable.
+    pub const DIRTY: u32 = 2;
+    /// To be rung; the eventfd is not readable.
+    pub const CLEAN: u32 = 3;
+    /// Nobody asks any more; the eventfd is not readable.
+    pub const MUTE: u32 = 4;
+}
+
 /// An epoll instance of the family.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
@@ -313,6 +330,12 @@ pub struct EpollCell {
     pub kernel_items: AtomicU32,
     /// Where the next collection begins, for fairness (an object index).
     pub cursor: AtomicU32,
+    /// See [`herald`].
+    pub herald: AtomicU32,
+    /// Who collects or settles the herald, once there is one.
+    pub turn: OwnerWord,
+    /// The descriptor that it has in the process which joined it last, plus one; 0 = not told. For people only.
+    pub fd: AtomicU32,
 }
 
 /// Values of [`ProcCell::state`].

@@ -387,6 +387,44 @@ impl Receive {
     }
 }
 
+/// A second mapping of receive memory in the host, through which received bytes are looked at and changed before the
+/// program is told of them. Nothing of it is ever lent for longer than a call.
+#[derive(Debug)]
+pub struct Staging {
+    map: Mapping,
+    layout: Layout,
+}
+
+impl Staging {
+    /// Maps receive memory once more.
+    ///
+    /// # Errors
+    /// What mmap says.
+    pub fn new(fd: BorrowedFd<'_>, layout: Layout) -> Result<Self> {
+        Ok(Self {
+            map: Mapping::new(fd, layout.receive_bytes(), true)?,
+            layout,
+        })
+    }
+
+    /// A span of a flow's receive ring. Its pages must have memory. The caller is the lcore that owns the flow: nobody else
+    /// writes there, and the stack itself does so only in its own calls.
+    pub fn bytes_mut(&mut self, object: u32, span: Span) -> Option<&mut [u8]> {
+        (object < self.layout.objects).then_some(())?;
+        let end = span.offset.checked_add(span.len)?;
+        (end <= self.layout.rx_ring_bytes).then_some(())?;
+        let place = self.map.at(
+            self.layout.rx_ring_at(object) + u64::from(span.offset),
+            u64::from(span.len),
+        )?;
+        // What the stack wrote through its own mapping comes first, for the compiler; it is the same memory for the CPU.
+        core::sync::atomic::compiler_fence(Ordering::SeqCst);
+        // SAFETY: inside the mapping; the borrow of self makes it the only reference through this mapping, programs map the
+        // memory read-only, and the lcore that calls is the thread of the stack, which is in no call now.
+        Some(unsafe { core::slice::from_raw_parts_mut(place.as_ptr(), span.len as usize) })
+    }
+}
+
 /// Puts memory behind `bytes` bytes at `offset` of a memfd, so that a later touch cannot fail.
 ///
 /// # Errors

@@ -29,7 +29,7 @@ pub enum Kind {
     Open,
     /// Host: the device is open and the lcore runs.
     Opened,
-    /// Program: slot `a` is woken through \[eventfd\].
+    /// Program: slot `a` is woken through \[eventfd\]; behind the slots come the epolls' heralds.
     Waiter,
     /// Program: a fork comes; process cell `a` will speak on \[socket\].
     Fork,
@@ -37,6 +37,12 @@ pub enum Kind {
     Child,
     /// Tool, instead of Hello: asks what the host does. Host: text = JSON, see `host::status`.
     Status,
+    /// Program: asks for the herald of epoll `a`, which another process has made. Host: the same; \[eventfd\] if it has it.
+    Herald,
+    /// Tool, instead of Hello: text = JSON, see `host::admin`; \[where a stream goes\].
+    Query,
+    /// Host: a part of the answer to a query; `a` = 1: the last one.
+    Answer,
 }
 
 impl Kind {
@@ -51,6 +57,9 @@ impl Kind {
             Self::Fork,
             Self::Child,
             Self::Status,
+            Self::Herald,
+            Self::Query,
+            Self::Answer,
         ]
         .into_iter()
         .find(|kind| *kind as u32 == number)

@@ -21,7 +21,7 @@ pub enum Effect {
 }
 
 /// What a value may be.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// A whole number; `1.0` and `1e0` are 1, as in K-NET.
     Whole {
@@ -45,6 +45,8 @@ pub enum Kind {
         /// Largest.
         max: i64,
     },
+    /// A list of objects with the keys of this section.
+    Objects(&'static Section),
 }
 
 /// The form of a text: for people, and as a regular expression for the schema.
@@ -196,6 +198,11 @@ pub(super) const ROUTE: Form = Form {
 pub(super) const NETDEV: Form = Form {
     words: "interface name, or empty",
     pattern: "^[^/\\s]{0,15}$",
+};
+/// Where metrics are served, or empty.
+pub(super) const METRICS: Form = Form {
+    words: "\"unix:/absolute/path\" or \"127.x.y.z:port\", or empty",
+    pattern: "^(unix:/.+|127(\\.[0-9]{1,3}){3}:[0-9]{1,5})?$",
 };
 /// A virtual device.
 pub(super) const VDEV: Form = Form {

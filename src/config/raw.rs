@@ -1,10 +1,12 @@
 //! The file's sections as structs: every key once, with its type, range, default and meaning.
 
+use super::error::Fault;
 use super::key::{
     ANY, BASE_VIRTADDR, BDF, CPUS, DRIVER, HUGE_DIR, IPV4, IPV4_PREFIX, IPV4_SET, IPV6_PREFIX, Key,
-    Kind, MAC, NETDEV, ROUTE, SOCKET_LIMIT, SOCKET_MEM, Section, U64, VDEV,
+    Kind, MAC, METRICS, NETDEV, ROUTE, SOCKET_LIMIT, SOCKET_MEM, Section, U64, VDEV,
 };
-use super::reader::{Field, Reader};
+use super::parse::Node;
+use super::reader::{Field, Reader, Take};
 
 const BIT: Kind = whole(0, 1);
 
@@ -17,21 +19,27 @@ const NO_ZCOPY: &str = "there is no zero-copy pool here";
 const NO_BOND: &str = "user-space bonds are not served: the first port is used alone";
 const NO_INLINE: &str = "a core of the host drives the stack";
 const NO_UDP: &str = "UDP stays on the kernel in this version";
+const NO_GPU: &str = "the CPU runs every kernel, at once";
 const NO_FRAGMENTS: &str = "IP fragments are not put together in this version";
 
 macro_rules! section {
     ($name:ident $path:literal $about:literal { $($field:ident: $type:ty = $key:expr;)+ }) => {
         #[doc = $about]
-        #[derive(Debug)]
+        #[derive(Clone, PartialEq, Debug, Default)]
         #[allow(dead_code, reason = "a key without a meaning here is read only to be checked")]
         pub(super) struct $name { $(pub(super) $field: Field<$type>,)+ }
 
         impl $name {
-            const SECTION: Section = Section { path: $path, about: $about, keys: &[$($key),+] };
+            pub(super) const SECTION: Section = Section { path: $path, about: $about, keys: &[$($key),+] };
 
+            fn fields(reader: &mut Reader<'_>) -> Self {
+                Self { $($field: reader.field(&const { $key }),)+ }
+            }
+
+            #[allow(dead_code, reason = "an object of a list is read as an item")]
             fn read(reader: &mut Reader<'_>) -> Self {
                 reader.open(&Self::SECTION);
-                let read = Self { $($field: reader.field(&const { $key }),)+ };
+                let read = Self::fields(reader);
                 reader.close(&Self::SECTION);
                 read
             }
@@ -56,6 +64,7 @@ section! { Common "common" "Mode, policy and progress." {
     inline_grace_us: i64 = Key::ours("inline_grace_us", whole(10, 1_000_000), "200", "Microseconds without a driving thread after which the inline helper thread takes over.").not_served(NO_INLINE);
     linger_s: i64 = Key::ours("linger_s", whole(0, 3_600), "5", "Seconds that a host stays with no client and no flow.");
     linger_max_s: i64 = Key::ours("linger_max_s", whole(1, 3_600), "120", "Seconds that a host stays at most to deliver what programs left behind.");
+    metrics: String = Key::ours("metrics", Kind::Text(METRICS), "\"\"", "Where OpenMetrics are served (http, /metrics): \"unix:/absolute/path\" or a loopback address with a port, \"127.0.0.1:9464\"; empty: nowhere.");
 } }
 
 section! { Accelerate "common.accelerate" "Narrows what is accelerated; an empty list means all." {
@@ -129,6 +138,44 @@ section! { Dpdk "dpdk" "DPDK: cores, queues and EAL arguments." {
     base_virtaddr: String = Key::knet("base-virtaddr", Kind::Text(BASE_VIRTADDR), "\"\"", "Where EAL maps its memory first.");
 } }
 
+section! { Gpu "gpu" "The payload stage: what is done to the bytes of chosen flows (docs/gpu.md)." {
+    enabled: bool = Key::ours("enabled", Kind::Switch, "false", "Run the kernels of pipeline.");
+    required: bool = Key::ours("required", Kind::Switch, "false", "Refuse to start where mode cannot be had, instead of running the kernels on the CPU.");
+    mode: String = Key::ours("mode", Kind::Choice(&["cpu", "launch", "persistent", "memops", "graph"]), "\"cpu\"", "Where the kernels run.").not_served(NO_GPU);
+    in_process: bool = Key::ours("in_process", Kind::Switch, "false", "Use the GPU also from inside the program, with progress inline.").not_served(NO_GPU);
+    device: String = Key::ours("device", Kind::Text(ANY), "\"0\"", "GPU: index, PCI address or UUID.").not_served(NO_GPU);
+    driver_library: String = Key::ours("driver_library", Kind::Text(ANY), "\"libcuda.so.1\"", "The driver's library.").not_served(NO_GPU);
+    timeout_us: i64 = Key::ours("timeout_us", whole(100, 10_000_000), "5000", "Microseconds after which a batch is given up.").not_served(NO_GPU);
+    on_timeout: String = Key::ours("on_timeout", Kind::Choice(&["cpu", "bypass", "drop"]), "\"cpu\"", "What becomes of a batch that was given up.").not_served(NO_GPU);
+    on_full: String = Key::ours("on_full", Kind::Choice(&["cpu", "bypass", "drop", "wait"]), "\"cpu\"", "What becomes of payload when the GPU's ring is full.").not_served(NO_GPU);
+    pipeline: Vec<Field<PayloadRule>> = Key::ours("pipeline", Kind::Objects(&PayloadRule::SECTION), "[]", "Kernels in the order in which payload meets them, at most 16.");
+} }
+
+section! { PayloadRule "gpu.pipeline" "One kernel and the flows that it is for." {
+    kernel: String = Key::ours("kernel", Kind::Choice(&["", "pattern", "stats", "chacha20", "crc32c"]), "\"\"", "What is done; it must be there.");
+    direction: String = Key::ours("direction", Kind::Choice(&["both", "rx", "tx"]), "\"both\"", "Bytes that the program receives, sends, or both.");
+    attach: String = Key::ours("attach", Kind::Choice(&["stream", "packet"]), "\"stream\"", "Bytes in stream order, each once; or the payload of each segment on the wire (kernels that only read).");
+    ports: Vec<Field<i64>> = Key::ours("ports", Kind::WholeList { min: 1, max: 65_535 }, "[]", "Flows with one of these ports at either end; empty: all.");
+    addresses: Vec<Field<String>> = Key::ours("addresses", Kind::TextList(IPV4_PREFIX), "[]", "Flows whose peer is in one of these networks; empty: all.");
+    min_payload: i64 = Key::ours("min_payload", whole(0, 65_535), "0", "Bytes below which a segment is passed over; needs attach packet.");
+    patterns_file: String = Key::ours("patterns_file", Kind::Text(ANY), "\"\"", "Kernel pattern: the file with its literals, one a line (docs/gpu.md).");
+    key_file: String = Key::ours("key_file", Kind::Text(ANY), "\"\"", "Kernel chacha20: the file with its key, 64 hexadecimal digits.");
+    on_match: String = Key::ours("on_match", Kind::Choice(&["reset", "drop", "mark", "mirror", "pass"]), "\"reset\"", "Kernel pattern: what a match does; drop needs attach packet, mirror needs mirror_file.");
+    mark: i64 = Key::ours("mark", whole(0, 4_294_967_295), "0", "on_match mark: the number in the log line.");
+    mirror_file: String = Key::ours("mirror_file", Kind::Text(ANY), "\"\"", "on_match mirror: the pcap file that gets copies of what matched.");
+} }
+
+impl Take for PayloadRule {
+    fn take(node: &Node, path: &str, _: &Kind, faults: &mut Vec<Fault>) -> Option<Self> {
+        let mut reader = Reader::item(node, path);
+        let read = Self::fields(&mut reader);
+        reader.close_item(&Self::SECTION);
+        let good = reader.faults.is_empty();
+        faults.append(&mut reader.faults);
+        good.then_some(read)
+    }
+}
+
 /// Every section with keys, in the order of the file; a nested one follows its parent.
 pub(super) const SECTIONS: &[Section] = &[
     Common::SECTION,
@@ -137,10 +184,11 @@ pub(super) const SECTIONS: &[Section] = &[
     HwOffload::SECTION,
     ProtoStack::SECTION,
     Dpdk::SECTION,
+    Gpu::SECTION,
 ];
 
 /// Top-level names that are not sections of the table.
-pub(super) const OTHER: &[&str] = &["version", "gpu", "$schema"];
+pub(super) const OTHER: &[&str] = &["version", "$schema"];
 
 /// The whole file, checked key by key and defaults filled in.
 #[derive(Debug)]
@@ -151,6 +199,7 @@ pub(super) struct Raw {
     pub(super) hw_offload: HwOffload,
     pub(super) proto_stack: ProtoStack,
     pub(super) dpdk: Dpdk,
+    pub(super) gpu: Gpu,
 }
 
 impl Raw {
@@ -163,6 +212,7 @@ impl Raw {
             hw_offload: HwOffload::read(reader),
             proto_stack: ProtoStack::read(reader),
             dpdk: Dpdk::read(reader),
+            gpu: Gpu::read(reader),
         }
     }
 }

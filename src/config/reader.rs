@@ -52,7 +52,7 @@ const SUGGESTIONS_MAX: usize = 200;
 pub(super) struct Reader<'a> {
     root: &'a [Member],
     section: Vec<&'a Member>,
-    path: &'static str,
+    path: String,
     pub(super) faults: Vec<Fault>,
     pub(super) remarks: Vec<Remark>,
 }
@@ -68,7 +68,7 @@ impl<'a> Reader<'a> {
         let mut reader = Self {
             root: members,
             section: Vec::new(),
-            path: "",
+            path: String::new(),
             faults,
             remarks: Vec::new(),
         };
@@ -85,11 +85,43 @@ impl<'a> Reader<'a> {
         reader
     }
 
-    /// A top-level value that is in no section.
-    pub(super) fn top(&self, name: &str) -> Option<&'a Member> {
-        self.root
-            .iter()
-            .find(|member| member.name.eq_ignore_ascii_case(name))
+    /// Starts inside an object of a list; one that is not an object is a fault and empty.
+    pub(super) fn item(node: &'a Node, path: &str) -> Self {
+        let mut faults = Vec::new();
+        let section = if let Value::Object(members) = &node.value {
+            members.iter().collect()
+        } else {
+            faults.push(Fault {
+                path: path.to_owned(),
+                at: Some(node.at),
+                what: format!("{} found", describe(&node.value)),
+                advice: "an object: { ... }".to_owned(),
+            });
+            Vec::new()
+        };
+        Self {
+            root: &[],
+            section,
+            path: path.to_owned(),
+            faults,
+            remarks: Vec::new(),
+        }
+    }
+
+    /// Ends an object of a list: what was not taken is unknown.
+    pub(super) fn close_item(&mut self, section: &Section) {
+        for member in core::mem::take(&mut self.section) {
+            let names = section.keys.iter().map(|key| key.name);
+            self.faults.push(Fault {
+                path: format!("{}.{}", self.path, shown(&member.name)),
+                at: Some(member.at),
+                what: "unknown key".to_owned(),
+                advice: match nearest(&member.name, names) {
+                    Some(name) => format!("nearest known: {name}"),
+                    None => "docs/config.md lists every key".to_owned(),
+                },
+            });
+        }
     }
 
     /// Begins a section: an absent one is empty, one that is not an object is a fault and empty.
@@ -119,7 +151,7 @@ impl<'a> Reader<'a> {
             };
         }
         self.section = members.iter().collect();
-        self.path = section.path;
+        section.path.clone_into(&mut self.path);
     }
 
     /// Takes one key of the open section.
@@ -410,6 +442,7 @@ fn describe(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::raw::PayloadRule;
 
     fn check<T: Take>(key: &Key) {
         let text = format!("{{\"k\": {}}}", key.default);
@@ -435,6 +468,7 @@ mod tests {
                 Kind::Choice(_) | Kind::Text(_) => check::<String>(key),
                 Kind::TextList(_) => check::<Vec<Field<String>>>(key),
                 Kind::WholeList { .. } => check::<Vec<Field<i64>>>(key),
+                Kind::Objects(_) => check::<Vec<Field<PayloadRule>>>(key),
             }
         }
     }

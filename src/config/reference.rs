@@ -10,15 +10,24 @@ use super::raw::SECTIONS;
 pub fn page() -> String {
     let mut page = String::from(INTRODUCTION);
     for section in SECTIONS {
-        // Writing to a String cannot fail.
-        let _ = write!(page, "\n## `{}`\n\n{}\n\n", section.path, section.about);
-        page.push_str("| key | value | default | from | meaning |\n|---|---|---|---|---|\n");
+        table(&mut page, section, section.path);
         for key in section.keys {
-            page.push_str(&row(key));
+            if let Kind::Objects(inside) = key.kind {
+                table(&mut page, inside, &format!("{}[]", inside.path));
+            }
         }
     }
     page.push_str(CLOSING);
     page
+}
+
+fn table(page: &mut String, section: &Section, name: &str) {
+    // Writing to a String cannot fail.
+    let _ = write!(page, "\n## `{name}`\n\n{}\n\n", section.about);
+    page.push_str("| key | value | default | from | meaning |\n|---|---|---|---|---|\n");
+    for key in section.keys {
+        page.push_str(&row(key));
+    }
 }
 
 fn row(key: &Key) -> String {
@@ -30,6 +39,7 @@ fn row(key: &Key) -> String {
         Kind::Text(form) => form.words.to_owned(),
         Kind::TextList(form) => format!("list of: {}", form.words),
         Kind::WholeList { min, max } => format!("list of: {min} to {max}"),
+        Kind::Objects(section) => format!("list of objects, see `{}[]`", section.path),
     };
     let from = match key.origin {
         Origin::Knet => "K-NET",
@@ -120,10 +130,6 @@ works as it is. Every key has a default, so the smallest useful file is
 ";
 
 const CLOSING: &str = "
-## `gpu`
-
-An object for the payload stage. It is kept and not looked at by this version.
-
 ## `version`
 
 Ignored, as K-NET does.
@@ -139,6 +145,9 @@ Ignored, as K-NET does.
 - `dpdk.socket_limit` is not below `dpdk.socket_mem`.
 - `cothread_enable` 1 means `\"progress\": \"inline\"`, and contradicts an explicit `\"dedicated\"`; `mode` 1 contradicts `\"inline\"`.
 - `common.accelerate.addresses` are addresses of ours; each list has at most 64 entries.
+
+- A rule of `gpu.pipeline` names its kernel; `pattern` has a `patterns_file`, `chacha20` a `key_file`; `on_match` and what belongs to it
+  are for `pattern` alone; `attach` `packet` is for kernels that only read, and `on_match` `drop` and `min_payload` need it.
 
 ## Virtual devices
 

@@ -16,10 +16,6 @@ pub fn schema() -> String {
         properties.insert(section.path.to_owned(), object(section));
     }
     properties.insert(
-        "gpu".to_owned(),
-        json!({ "type": "object", "description": "Payload stage; not served by this version." }),
-    );
-    properties.insert(
         "version".to_owned(),
         json!({ "description": "Ignored, as K-NET does." }),
     );
@@ -61,6 +57,7 @@ fn property(key: &Key) -> Value {
         Kind::TextList(form) => {
             json!({ "type": "array", "items": { "type": "string", "pattern": form.pattern } })
         }
+        Kind::Objects(section) => json!({ "type": "array", "items": object(section) }),
         Kind::WholeList { min, max } => {
             json!({ "type": "array", "items": { "type": "integer", "minimum": min, "maximum": max } })
         }

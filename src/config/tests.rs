@@ -325,7 +325,10 @@ fn wrong_types_say_what_to_write() {
         &with(r#""proto_stack": {"epoll_data": 0}"#),
         &["write it in quotes"],
     );
-    one_fault(&with(r#""gpu": 1"#), &["gpu: not an object"]);
+    one_fault(
+        &with(r#""gpu": 1"#),
+        &["gpu: the number 1 found", "an object"],
+    );
     one_fault(
         &interface(r#""exclusive": 1"#),
         &["the number 1 found", "true or false"],
@@ -769,5 +772,148 @@ fn random_bytes_never_panic() {
             }
         }
         fuzz(&bytes);
+    }
+}
+
+/// A file whose payload stage has this pipeline.
+fn staged(pipeline: &str) -> String {
+    with(&format!(
+        r#""gpu": {{"enabled": true, "pipeline": [{pipeline}]}}"#
+    ))
+}
+
+#[test]
+fn a_pipeline_becomes_rules_in_their_order() {
+    use super::payload::{Attach, Kernel, OnMatch};
+    let text = staged(
+        r#"{"kernel": "pattern", "patterns_file": "/r", "direction": "rx", "ports": [80], "addresses": ["10.0.0.0/8"]},
+           {"kernel": "PATTERN", "patterns_file": "/r", "attach": "packet", "on_match": "drop", "min_payload": 10},
+           {"kernel": "chacha20", "key_file": "/k"}, {"kernel": "stats"}, {"kernel": "crc32c", "attach": "packet"},
+           {"kernel": "pattern", "patterns_file": "/r", "on_match": "mark", "mark": 7}"#,
+    );
+    let gpu = load(&text).unwrap().gpu.unwrap();
+    let [first, second, third, fourth, fifth, sixth] = gpu.pipeline.as_slice() else {
+        panic!("{gpu:?}")
+    };
+    assert_eq!(first.path, "gpu.pipeline[0]");
+    assert_eq!(
+        (first.rx, first.tx, first.attach),
+        (true, false, Attach::Stream)
+    );
+    assert_eq!(first.ports, [80]);
+    assert_eq!(first.networks, [(Ipv4Addr::new(10, 0, 0, 0), 8)]);
+    let dropping = Kernel::Pattern {
+        file: "/r".to_owned(),
+        on_match: OnMatch::Drop,
+    };
+    assert_eq!((&second.kernel, second.min_payload), (&dropping, 10));
+    assert_eq!(
+        third.kernel,
+        Kernel::Chacha20 {
+            key_file: "/k".to_owned()
+        }
+    );
+    assert_eq!(fourth.kernel, Kernel::Stats);
+    assert_eq!(fifth.attach, Attach::Packet);
+    let Kernel::Pattern { on_match, .. } = &sixth.kernel else {
+        panic!("{sixth:?}")
+    };
+    assert_eq!(on_match, &OnMatch::Mark(7));
+    // Written down and not enabled: nothing runs.
+    assert!(
+        load(&with(r#""gpu": {"pipeline": [{"kernel": "stats"}]}"#))
+            .unwrap()
+            .gpu
+            .is_none()
+    );
+}
+
+#[test]
+fn rules_that_make_no_sense_say_why() {
+    let faults = [
+        (r#"{}"#, "gpu.pipeline[0].kernel: the kernel is not named"),
+        (r#"7"#, "gpu.pipeline[0]: the number 7 found"),
+        (
+            r#"{"kernel": "stats", "prots": [1]}"#,
+            "nearest known: ports",
+        ),
+        (
+            r#"{"kernel": "pattern"}"#,
+            "patterns_file: no file is named",
+        ),
+        (
+            r#"{"kernel": "chacha20", "key_file": "k"}"#,
+            "\"k\" is no absolute path",
+        ),
+        (
+            r#"{"kernel": "stats", "on_match": "mark"}"#,
+            "has no meaning for kernel \"stats\"",
+        ),
+        (
+            r#"{"kernel": "chacha20", "key_file": "/k", "attach": "packet"}"#,
+            "only read",
+        ),
+        (
+            r#"{"kernel": "stats", "min_payload": 9}"#,
+            "a stream has no segments",
+        ),
+        (
+            r#"{"kernel": "stats", "addresses": ["10.0.0.1"]}"#,
+            "is no network",
+        ),
+        (
+            r#"{"kernel": "pattern", "patterns_file": "/r", "on_match": "drop"}"#,
+            "a stream cannot lose bytes",
+        ),
+        (
+            r#"{"kernel": "pattern", "patterns_file": "/r", "on_match": "mirror"}"#,
+            "mirror_file: no file is named",
+        ),
+    ];
+    for (rule, wanted) in faults {
+        one_fault(&staged(rule), &[wanted]);
+    }
+    one_fault(&staged(""), &["gpu.enabled: there is nothing to run"]);
+    let many = vec![r#"{"kernel": "stats"}"#; 17].join(",");
+    one_fault(&staged(&many), &["17 entries", "at most 16"]);
+    one_fault(
+        &with(
+            r#""gpu": {"enabled": true, "required": true, "mode": "launch", "pipeline": [{"kernel": "stats"}]}"#,
+        ),
+        &["\"launch\" cannot be had"],
+    );
+}
+
+#[test]
+fn metrics_are_served_on_this_machine_only() {
+    let load = |value: &str| {
+        let text = format!(
+            r#"{{"interface": {{"netdev": "v0", "ip": "10.0.0.1"}}, "common": {{"metrics": "{value}"}}}}"#
+        );
+        load_bytes("test", text.as_bytes())
+    };
+    assert_eq!(load("").unwrap().metrics, None);
+    let unix = load("unix:/run/knet/metrics.sock").unwrap().metrics;
+    assert_eq!(unix, Some(MetricsAt::Unix("/run/knet/metrics.sock".into())));
+    let loopback = load("127.0.0.1:9464").unwrap().metrics;
+    assert_eq!(
+        loopback,
+        Some(MetricsAt::Loopback("127.0.0.1:9464".parse().unwrap()))
+    );
+    for bad in [
+        "0.0.0.0:9464",
+        "10.0.0.1:9464",
+        "127.0.0.1",
+        "127.0.0.1:0",
+        "127.0.0.1:99999",
+        "unix:relative",
+        "localhost:80",
+    ] {
+        let faults = load(bad).unwrap_err();
+        assert_eq!(
+            faults.faults.first().unwrap().path,
+            "common.metrics",
+            "{bad}"
+        );
     }
 }

@@ -1,7 +1,5 @@
 //! Epolls as the program numbers them: which are known, who joins the channel, and the bell that ends waits begun before
 //! this process was attached.
-//!
-//! DEVIATION: an epoll inside another epoll, poll or select shows its kernel descriptors only.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
@@ -13,7 +11,7 @@ use crate::attach::{self, Link, link};
 use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
 use crate::ffi::wait::{self, EpollEvent, PollFd, SignalMask};
-use crate::iomux::epoll_set;
+use crate::iomux::{epoll_set, nested};
 use crate::thread;
 use crate::time::monotonic;
 
@@ -50,6 +48,7 @@ pub(super) fn release(record: Record) {
 
 /// This process has no descriptor of epoll `index`.
 fn leave(index: u32) {
+    nested::forget(index);
     let joined = JOINED
         .get(index as usize)
         .map_or(0, |word| word.swap(0, Ordering::AcqRel));
@@ -95,6 +94,62 @@ pub fn join(link: &Link, record: Record) {
         // What was added before is counted by the registry.
         let count = registry::count_kernel_items(record, 0);
         cell.kernel_items.fetch_max(count, Ordering::AcqRel);
+        let number = descriptor_of(record.index).and_then(|(fd, _)| u32::try_from(fd).ok());
+        cell.fd.store(
+            number.map_or(0, |fd| fd.saturating_add(1)),
+            Ordering::Relaxed,
+        );
+    }
+    if registry::is_nested(record)
+        && let Some((fd, _)) = descriptor_of(record.index)
+    {
+        announce(link, fd, record);
+    }
+}
+
+/// The epoll is about to be added to another one.
+pub fn nest(fd: i32, record: Record) {
+    registry::count_nestings(record, 1);
+    seen_from_outside(fd, record);
+}
+
+/// The epoll was deleted from another one, or could not be added.
+pub fn unnest(record: Record) {
+    if !registry::count_nestings(record, -1)
+        && let Some(link) = link()
+    {
+        nested::mute(link, record.index);
+    }
+}
+
+/// poll or select asks about the epoll. Says whether it may hold accelerated sockets.
+pub fn polled(fd: i32, record: Record) -> bool {
+    registry::note_polled(record);
+    seen_from_outside(fd, record)
+}
+
+/// Lets the kernel epoll say what the channel's half has. Says whether there is such a half.
+fn seen_from_outside(fd: i32, record: Record) -> bool {
+    let Some(link) = link() else {
+        return false;
+    };
+    if JOINED
+        .get(record.index as usize)
+        .is_some_and(|word| word.load(Ordering::Acquire) == link.number() + 1)
+    {
+        announce(link, fd, record);
+    } else {
+        join(link, record);
+    }
+    true
+}
+
+fn announce(link: &Link, fd: i32, record: Record) {
+    if let Err(error) = nested::announce(link, record.index, fd) {
+        crate::warn!(
+            "epoll: what contains it does not see its accelerated sockets fd={fd} errno={}",
+            error.raw_os_error()
+        );
     }
 }
 

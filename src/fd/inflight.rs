@@ -25,6 +25,12 @@ const GIVEN_BACK: u64 = 1 << 61;
 pub struct InFlight(&'static AtomicU64);
 
 impl InFlight {
+    /// Holds the object for a call, unless it cannot wait.
+    #[must_use]
+    pub fn when_waiting(socket: &Socket, nonblocking: bool) -> Option<Self> {
+        if nonblocking { None } else { Self::of(socket) }
+    }
+
     /// Holds the object for a call that may wait; None when that cannot be counted, and the call goes without.
     #[must_use]
     pub fn of(socket: &Socket) -> Option<Self> {

@@ -81,6 +81,16 @@ pub fn target(fd: i32) -> Target {
     }
 }
 
+/// The socket behind `fd`, if it is accelerated.
+#[inline]
+#[must_use]
+pub fn accelerated(fd: i32) -> Option<Socket> {
+    match target(fd) {
+        Target::Socket(socket) => Some(socket),
+        _ => None,
+    }
+}
+
 #[cold]
 fn resolve(fd: i32, record: Record) -> Target {
     loop {

@@ -13,7 +13,7 @@ use crate::errno::{Errno, Result};
 use crate::ffi::errno;
 use crate::ffi::wait::{self, EpollEvent};
 use crate::iomux::epoll_set;
-use crate::socket::{connect, hold, listener};
+use crate::socket::{connect, hold, listener, state};
 use crate::waiter;
 
 /// EPOLL_CTL_DEL.
@@ -280,6 +280,9 @@ fn install(record: Record, fd: i32, socket: Socket) {
     if socket.merged {
         // accept asks it without waiting; the program's own flag is in the cell.
         options::set_nonblocking(fd);
+    }
+    if let Some(cell) = socket.object.cell(socket.link) {
+        state::tell_number(cell, fd);
     }
     registry::take_registrations(record, |registration| {
         move_registration(&socket, registration)

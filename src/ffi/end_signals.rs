@@ -1,7 +1,7 @@
-//! Signals of the host as a descriptor.
+//! Signals of the host: those that end it as a descriptor, and one that ends a call of one thread.
 //!
 //! # Safety
-//! The two calls read a signal set of this stack frame and keep nothing of it.
+//! The calls read a signal set or an action of this stack frame and keep nothing of it. The handler does nothing.
 
 #![allow(unsafe_code)]
 
@@ -77,6 +77,40 @@ impl EndSignals {
             Err(errno) => Err(errno),
         }
     }
+}
+
+/// Whether a number of [`EndSignals::next`] is SIGHUP.
+#[must_use]
+pub fn is_hangup(number: u32) -> bool {
+    i32::try_from(number) == Ok(libc::SIGHUP)
+}
+
+/// Ends a system call in which a thread waits, with EINTR.
+const INTERRUPT: libc::c_int = libc::SIGUSR2;
+
+extern "C" fn nothing(_signal: libc::c_int) {}
+
+/// Lets [`interrupt`] end calls of this process.
+///
+/// # Errors
+/// None in practice.
+pub fn allow_interrupts() -> Result<()> {
+    // SAFETY: all zeroes is a valid sigaction.
+    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+    action.sa_sigaction = nothing as *const () as usize;
+    // SAFETY: a handler that does nothing; the old action is not asked for.
+    let result = unsafe { libc::sigaction(INTERRUPT, &raw const action, core::ptr::null_mut()) };
+    if result != 0 {
+        return Err(super::errno::last());
+    }
+    Ok(())
+}
+
+/// Ends the call in which `thread` of this process waits, if it does.
+pub fn interrupt(thread: u32) {
+    let process = super::process::pid();
+    // SAFETY: numbers only; the handler is that of `allow_interrupts`, which ran at start.
+    unsafe { libc::syscall(libc::SYS_tgkill, process, thread, INTERRUPT) };
 }
 
 impl AsFd for EndSignals {

@@ -55,7 +55,14 @@ impl Server {
                 "{number} program families are attached, which is all that fit"
             )));
         }
-        let mut family = Family::create(owner, config, program).map_err(no_room)?;
+        let Some(client) = self.clients.at(place) else {
+            return Ok(());
+        };
+        let user = socket::peer(client.socket.as_fd())
+            .map_err(|errno| no_room(format!("peer credentials: {errno}")))?
+            .uid
+            .as_raw();
+        let mut family = Family::create(owner, user, config, program).map_err(no_room)?;
         let cell = family
             .admit(message.b)
             .map_err(|errno| no_room(format!("no process cell: {errno}")))?;
@@ -78,7 +85,7 @@ impl Server {
         let descriptors = [
             family.segments.control_fd().as_fd(),
             family.receive.as_fd(),
-            self.mailbox.eventfd().as_fd(),
+            self.mailbox.bell().as_fd(),
         ];
         if let Err(errno) = socket::send(client.socket.as_fd(), &welcome, &descriptors) {
             client.standing = Standing::New;

@@ -141,6 +141,13 @@ impl Clients {
         self.places.get_mut(place)?.take()
     }
 
+    /// Takes the socket of a client that has not said Hello; the client is forgotten.
+    pub(super) fn take_guest(&mut self, place: usize) -> Option<OwnedFd> {
+        let slot = self.places.get_mut(place)?;
+        let client = slot.take_if(|client| client.standing == Standing::New)?;
+        Some(client.socket)
+    }
+
     pub(super) fn count(&self) -> usize {
         self.iter().count()
     }

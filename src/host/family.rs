@@ -20,9 +20,13 @@ use super::policy;
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) owner: Owner,
+    /// User id of the program that attached first.
+    user: u32,
     pub(super) segments: Arc<Segments>,
     /// Receive memory as the program gets it.
     pub(super) receive: OwnedFd,
+    /// The program that began it.
+    pub(super) program: String,
     /// Control sockets of its processes.
     pub(super) clients: usize,
     /// When the last process went.
@@ -31,6 +35,8 @@ pub(super) struct Family {
     pub(super) abandoned: bool,
     /// Waiters that came before an lcore was there.
     waiters: Vec<(u32, OwnedFd)>,
+    /// Heralds of epolls, for the processes that did not inherit them.
+    heralds: Vec<(u32, OwnedFd)>,
 }
 
 impl Family {
@@ -40,6 +46,7 @@ impl Family {
     /// One line for the operator.
     pub(super) fn create(
         owner: Owner,
+        user: u32,
         config: &Config,
         program: &str,
     ) -> core::result::Result<Self, String> {
@@ -66,12 +73,15 @@ impl Family {
         header.host_state.store(host_state::IDLE, Ordering::Release);
         Ok(Self {
             owner,
+            user,
             segments: Arc::new(segments),
             receive,
+            program: program.to_owned(),
             clients: 0,
             left_at: None,
             abandoned: false,
             waiters: Vec::new(),
+            heralds: Vec::new(),
         })
     }
 
@@ -107,11 +117,27 @@ impl Family {
         self.waiters.push((slot, eventfd));
     }
 
+    /// Keeps a copy of an epoll's herald.
+    pub(super) fn keep_herald(&mut self, epoll: u32, eventfd: &OwnedFd) {
+        self.heralds.retain(|(other, _)| *other != epoll);
+        match eventfd.try_clone() {
+            Ok(copy) => self.heralds.push((epoll, copy)),
+            Err(error) => crate::warn!("epoll={epoll} event=herald_not_kept reason=\"{error}\""),
+        }
+    }
+
+    /// The herald of an epoll.
+    pub(super) fn herald(&self, epoll: u32) -> Option<OwnedFd> {
+        let (_, eventfd) = self.heralds.iter().find(|(other, _)| *other == epoll)?;
+        eventfd.try_clone().ok()
+    }
+
     /// Tells the lcore of the family.
     pub(super) fn introduce(&mut self, mailbox: &Mailbox) {
         let owner = self.owner;
         mailbox.post(Mail::Attach {
             owner,
+            user: self.user,
             segments: Arc::clone(&self.segments),
         });
         for (slot, eventfd) in self.waiters.drain(..) {

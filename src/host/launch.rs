@@ -8,10 +8,12 @@ use std::sync::mpsc;
 use rustix::pipe::PipeFlags;
 use rustix::rand::GetRandomFlags;
 
+use super::admin::PortFact;
 use super::open;
 use super::port_lock::PortLock;
 use crate::config::{Config, Idle};
 use crate::device::{Device, PortStats};
+use crate::gpu::Pipeline;
 use crate::id::CpuId;
 use crate::lcore::{
     self, IdleConfig, IdlePolicy, Lcore, LcoreConfig, LcoreStatus, Mailbox, Placement,
@@ -46,6 +48,20 @@ impl Running {
     /// What the port counts.
     pub(super) fn port_stats(&self) -> PortStats {
         self.device.stats()
+    }
+
+    /// What a report says of it.
+    pub(super) fn fact(&self) -> PortFact {
+        let port = self.device.capabilities();
+        PortFact {
+            device: port.description.clone(),
+            up: self.device.link_up(),
+            mtu: port.mtu,
+            mac: port.mac,
+            stats: self.device.stats(),
+            cpu: self.placement.cpu.0,
+            shared: self.placement.shared,
+        }
     }
 
     /// The CPU of the lcore.
@@ -86,6 +102,10 @@ pub(super) fn start(
         return Err("no random numbers for sequence numbers and ports".to_owned());
     }
     let stack = Stack::new(open::stack(config, device.as_ref(), secret));
+    let pipeline = match &config.gpu {
+        Some(gpu) => Pipeline::load(gpu)?,
+        None => Pipeline::default(),
+    };
     let (rx, tx) = device
         .queue_pair(0)
         .map_err(|errno| format!("port {}: no queue pair: {errno}", config.port))?;
@@ -99,6 +119,7 @@ pub(super) fn start(
         tx,
         mailbox: Arc::clone(mailbox),
         status: Arc::clone(status),
+        pipeline,
         idle: IdleConfig {
             policy: match config.run.idle {
                 Idle::Spin => IdlePolicy::Spin,
@@ -205,6 +226,7 @@ mod tests {
         let segments = Arc::new(Segments::create(layout).unwrap());
         mailbox.post(Mail::Attach {
             owner: Owner(0),
+            user: 0,
             segments: Arc::clone(&segments),
         });
         run(LcoreConfig {
@@ -213,6 +235,7 @@ mod tests {
             tx,
             mailbox,
             status: Arc::default(),
+            pipeline: Pipeline::default(),
             idle: IdleConfig {
                 policy: IdlePolicy::Spin,
                 spin: Duration::ZERO,

@@ -7,7 +7,7 @@ use crate::time::Instant;
 /// What a host should do now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// Go on; look again at this time, if any.
+    /// Go on until something changes; look again at this time, if any.
     Stay(Option<Instant>),
     /// Nobody is served and nothing is left: end.
     End,
@@ -20,8 +20,6 @@ pub(super) struct Seen {
     pub(super) clients: usize,
     /// Families that have not ended.
     pub(super) families: usize,
-    /// Of those, the ones without a process.
-    pub(super) left: usize,
     /// Flows, those in TIME-WAIT among them.
     pub(super) flows: usize,
 }
@@ -41,8 +39,8 @@ pub(super) struct Life {
     ending: bool,
 }
 
-/// How often a lonely host looks whether its flows are over.
-const LOOK: Duration = Duration::from_millis(50);
+/// How much longer than the flows of its programs a lonely host lives: they are reset first.
+const GRACE: Duration = Duration::from_millis(100);
 
 impl Life {
     pub(super) const fn new(private: bool, linger: Duration, linger_max: Duration) -> Self {
@@ -93,24 +91,17 @@ impl Life {
             return Verdict::End;
         }
         if !self.private {
-            // A family without a process has a last flow to wait for; otherwise nothing happens that no descriptor tells.
-            let looks = self.ending || seen.left > 0;
-            return Verdict::Stay(looks.then(|| now + LOOK));
+            return Verdict::Stay(None);
         }
-        if let Some(empty_since) = self.empty_since
-            && now.since(empty_since) >= self.linger
-        {
+        let empty_until = self.empty_since.map(|since| since + self.linger);
+        // Flows were reset at linger_max; whatever is left then is not waited for.
+        let limit = self.linger_max.max(self.linger).saturating_add(GRACE);
+        let alone_until = self.alone_since.map(|since| since + limit);
+        let until = empty_until.into_iter().chain(alone_until).min();
+        if until.is_some_and(|until| now >= until) {
             return Verdict::End;
         }
-        if let Some(alone_since) = self.alone_since {
-            // Flows were reset at linger_max; whatever is left then is not waited for.
-            let limit = self.linger_max.max(self.linger).saturating_add(LOOK + LOOK);
-            if now.since(alone_since) >= limit {
-                return Verdict::End;
-            }
-            return Verdict::Stay(Some(now + LOOK));
-        }
-        Verdict::Stay(None)
+        Verdict::Stay(until)
     }
 }
 
@@ -125,19 +116,16 @@ mod tests {
     const SERVED: Seen = Seen {
         clients: 1,
         families: 1,
-        left: 0,
         flows: 3,
     };
     const LEFT: Seen = Seen {
         clients: 0,
         families: 1,
-        left: 1,
         flows: 3,
     };
     const EMPTY: Seen = Seen {
         clients: 0,
         families: 0,
-        left: 0,
         flows: 0,
     };
 
@@ -153,9 +141,11 @@ mod tests {
     fn a_private_host_ends_after_linger_without_client_and_flow() {
         let mut life = life(true);
         assert_eq!(life.decide(at(0), SERVED), Verdict::Stay(None));
-        assert_ne!(life.decide(at(10), LEFT), Verdict::End);
-        assert_ne!(life.decide(at(60), LEFT), Verdict::End);
-        assert_ne!(life.decide(at(61), EMPTY), Verdict::End);
+        // It sleeps until the time is over or its lcore has news.
+        let end = at(130) + GRACE;
+        assert_eq!(life.decide(at(10), LEFT), Verdict::Stay(Some(end)));
+        assert_eq!(life.decide(at(60), LEFT), Verdict::Stay(Some(end)));
+        assert_eq!(life.decide(at(61), EMPTY), Verdict::Stay(Some(at(66))));
         assert_ne!(life.decide(at(65), EMPTY), Verdict::End);
         assert_eq!(life.decide(at(66), EMPTY), Verdict::End);
     }
@@ -187,12 +177,8 @@ mod tests {
         let mut system = life(false);
         assert_eq!(system.decide(at(0), EMPTY), Verdict::Stay(None));
         assert_eq!(system.decide(at(1_000), EMPTY), Verdict::Stay(None));
-        // It sleeps while it serves, and looks after what a program has left.
         assert_eq!(system.decide(at(1_000), SERVED), Verdict::Stay(None));
-        assert_eq!(
-            system.decide(at(1_000), LEFT),
-            Verdict::Stay(Some(at(1_000) + LOOK))
-        );
+        assert_eq!(system.decide(at(1_000), LEFT), Verdict::Stay(None));
         assert!(system.terminate(3));
         assert_ne!(system.decide(at(1_001), LEFT), Verdict::End);
         assert_eq!(system.decide(at(1_002), EMPTY), Verdict::End);

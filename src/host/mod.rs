@@ -6,6 +6,7 @@
 //! the lcore through its mailbox only. Invariant: whatever a client sends, sends too late or never sends, the other
 //! clients and the lcore go on.
 
+mod admin;
 mod attach;
 mod clients;
 mod family;
@@ -15,6 +16,7 @@ mod life;
 mod open;
 mod policy;
 mod port_lock;
+mod query;
 mod server;
 mod socket;
 mod status;

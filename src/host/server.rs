@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustix::event::Timespec;
 
+use super::admin::{Asker, Desk, Sessions, Telemetry};
 use super::clients::{Client, Clients, Ready, Standing, source};
 use super::family::Family;
 use super::launch::{self, Running};
@@ -18,15 +19,17 @@ use super::{open, policy};
 use crate::BUILD_VERSION;
 use crate::channel::ABI;
 use crate::channel::cell::process;
-use crate::channel::layout::SLOTS;
+use crate::channel::layout::{EPOLLS, SLOTS};
 use crate::channel::message::{Kind, Message, MessageError};
 use crate::channel::sync::Ordering;
 use crate::config::{Config, Faults, OnError};
 use crate::errno::{Errno, Result};
-use crate::ffi::end_signals::EndSignals;
+use crate::ffi::end_signals::{self, EndSignals};
 use crate::lcore::{self, LcoreStatus, Mail, Mailbox};
+use crate::readiness;
 use crate::stack::Owner;
 use crate::stack::rate_limit::RateLimit;
+use crate::telemetry;
 use crate::time::{self, Instant};
 
 /// How a host is started.
@@ -74,6 +77,16 @@ impl Fault {
         }
     }
 
+    /// It, as it is.
+    pub(super) fn message(&self) -> Message<'_> {
+        Message {
+            kind: Kind::Fault,
+            a: self.errno.raw_os_error().unsigned_abs(),
+            b: 0,
+            text: &self.text,
+        }
+    }
+
     pub(super) fn of_config(faults: &Faults) -> Self {
         Self {
             on_error: Some(faults.on_error),
@@ -99,6 +112,13 @@ pub struct Server {
     pub(super) status: Arc<LcoreStatus>,
     pub(super) running: Option<Running>,
     watch: Option<PortWatch>,
+    /// When to look at the lcore next, and the wake-up that it was writing at the last look.
+    look: Instant,
+    writing: Option<(u64, u32)>,
+    /// Where tools ask this thread.
+    pub(super) desk: Arc<Desk>,
+    pub(super) sessions: Sessions,
+    telemetry: Option<Telemetry>,
     /// Log lines that clients can provoke.
     pub(super) warnings: RateLimit,
     pub(super) life: Life,
@@ -128,6 +148,11 @@ impl Server {
             status: Arc::new(LcoreStatus::default()),
             running: None,
             watch: None,
+            look: Instant::ZERO,
+            writing: None,
+            desk: Arc::new(Desk::new().map_err(no_descriptor)?),
+            sessions: Sessions::default(),
+            telemetry: None,
             warnings: RateLimit::new(1, 16),
             life: Life::new(
                 matches!(config, ServerConfig::Private { .. }),
@@ -182,7 +207,9 @@ impl Server {
                 return Ok(End::PortLost);
             }
             let looks = self.watch.as_ref().map(PortWatch::next);
-            let until = until.into_iter().chain(looks).chain(guest).min();
+            let held_up = self.look_after_lcore(now);
+            let until = until.into_iter().chain(looks).chain(guest);
+            let until = until.chain(held_up).min();
             if let Some(end) = self.wait(now, until)? {
                 self.close();
                 return Ok(end);
@@ -219,6 +246,23 @@ impl Server {
         false
     }
 
+    /// A program of another user may make the eventfd of its sleeper blocking and hold the lcore up in its wake-up: the
+    /// write is ended, and the family is not woken again. Returns when to look next.
+    fn look_after_lcore(&mut self, now: Instant) -> Option<Instant> {
+        if self.private || self.running.is_none() || self.clients.count() == 0 {
+            return None;
+        }
+        if now >= self.look {
+            let writing = self.status.held_up();
+            if let Some((_, thread)) = writing.filter(|_| writing == self.writing) {
+                end_signals::interrupt(thread);
+            }
+            self.writing = writing;
+            self.look = now + LCORE_LOOK;
+        }
+        Some(self.look)
+    }
+
     /// Looks after families and life at `now`.
     fn tick(&mut self, now: Instant) -> Verdict {
         for owner in self.status.take_ended() {
@@ -226,29 +270,30 @@ impl Server {
                 *place = None;
             }
         }
+        let mut overdue = None;
         for family in self.families.iter_mut().flatten() {
-            let overdue = family
-                .left_at
-                .is_some_and(|left| now.since(left) >= self.life.linger_max());
-            if overdue {
+            let Some(left_at) = family.left_at.filter(|_| !family.abandoned) else {
+                continue;
+            };
+            let end = left_at + self.life.linger_max();
+            if now >= end {
                 family.abandon(&self.mailbox);
+            } else {
+                overdue = Some(overdue.map_or(end, |other: Instant| other.min(end)));
             }
         }
         let seen = Seen {
             clients: self.clients.count(),
             families: self.families.iter().flatten().count(),
-            left: self
-                .families
-                .iter()
-                .flatten()
-                .filter(|family| family.left_at.is_some())
-                .count(),
             flows: self.status.flows.load(Ordering::Relaxed),
         };
         if self.private && (self.unfit || self.config.is_none()) && seen.clients == 0 {
             return Verdict::End;
         }
-        self.life.decide(now, seen)
+        match self.life.decide(now, seen) {
+            Verdict::Stay(until) => Verdict::Stay(until.into_iter().chain(overdue).min()),
+            end => end,
+        }
     }
 
     /// Waits for something to do, and does it. Some = the host ends.
@@ -261,6 +306,8 @@ impl Server {
             self.way_back.as_ref().map(AsFd::as_fd),
             self.signals.as_ref().map(AsFd::as_fd),
             self.running.as_ref().map(Running::end),
+            Some(self.mailbox.news().as_fd()),
+            Some(self.desk.bell().as_fd()),
         ];
         let first = sources.len();
         sources.extend(own.iter().flatten().map(|fd| source(*fd)));
@@ -280,9 +327,13 @@ impl Server {
             .filter_map(|(ready, rang)| rang.then_some(*ready))
             .collect();
         let mut rest = rang.iter().skip(first).copied();
-        let [listener, way_back, signals, end] =
+        let [listener, way_back, signals, end, news, desk] =
             own.map(|fd| fd.is_some() && rest.next().unwrap_or(false));
         drop(sources);
+        if news {
+            // What it is the next tick sees.
+            self.mailbox.read_news();
+        }
         // Messages before ends: a client's last words were sent before it went.
         for one in &ready {
             if let Ready::Socket(place) = one {
@@ -302,6 +353,9 @@ impl Server {
         if way_back {
             self.accept_back();
         }
+        if desk {
+            self.desk.tell(|| self.facts());
+        }
         if signals {
             self.signal()?;
         }
@@ -320,6 +374,11 @@ impl Server {
 
     fn signal(&mut self) -> Result<()> {
         while let Some(number) = self.next_signal()? {
+            if end_signals::is_hangup(number) && !self.private {
+                // What a daemon's SIGHUP means to logrotate.
+                telemetry::log::reopen();
+                continue;
+            }
             let clients = self.clients.count();
             let again = self.life.is_ending();
             let obeyed = self.life.terminate(clients);
@@ -408,6 +467,7 @@ impl Server {
                 };
                 self.answer(place, &message, &[]);
             }
+            (Kind::Query, Standing::New) => self.query(place, message.text),
             (Kind::Open, Standing::Attached { .. }) => match self.open() {
                 Ok(()) => self.answer(place, &Message::new(Kind::Opened, 0, 0), &[]),
                 Err(fault) => {
@@ -422,6 +482,14 @@ impl Server {
                 let process = client.process;
                 self.note_user(process);
                 self.waiter(owner, message.a, descriptors.next());
+            }
+            (Kind::Herald, Standing::Attached { owner, .. }) => {
+                let known = self
+                    .family(owner)
+                    .and_then(|family| family.herald(message.a));
+                let message = Message::new(Kind::Herald, message.a, 0);
+                let known = known.as_ref().map(AsFd::as_fd);
+                self.answer(place, &message, known.as_slice());
             }
             (Kind::Fork, Standing::Attached { owner, .. }) => {
                 let same = client.same_namespace;
@@ -478,6 +546,8 @@ impl Server {
             .port
             .interface()
             .and_then(|name| PortWatch::new(name, time::monotonic()));
+        let asker = Asker::new(Arc::clone(&self.desk), Arc::clone(&self.mailbox));
+        self.telemetry = Telemetry::start(config, &asker);
         for family in self.families.iter_mut().flatten() {
             family.introduce(&self.mailbox);
         }
@@ -513,10 +583,16 @@ impl Server {
         let Some(eventfd) = eventfd else {
             return self.refuse_waiter(slot, "no descriptor");
         };
-        if slot >= SLOTS {
+        if slot >= SLOTS + EPOLLS {
             return self.refuse_waiter(slot, "no such slot");
         }
-        match socket::checked_eventfd(eventfd) {
+        let eventfd = socket::checked_eventfd(eventfd);
+        if let (Some(epoll), Ok(eventfd)) = (readiness::herald::epoll(slot), &eventfd)
+            && let Some(family) = self.family(owner)
+        {
+            family.keep_herald(epoll, eventfd);
+        }
+        match eventfd {
             Ok(eventfd) if self.running.is_some() => self.mailbox.post(Mail::Waiter {
                 owner,
                 slot,
@@ -617,10 +693,9 @@ impl Server {
         let text = format!("{}; {end}", fault.text);
         crate::error!("event=refused reason=\"{text}\"");
         let message = Message {
-            kind: Kind::Fault,
-            a: fault.errno.raw_os_error().unsigned_abs(),
             b: u32::from(fails),
             text: &text,
+            ..fault.message()
         };
         self.answer(place, &message, &[]);
     }
@@ -663,6 +738,9 @@ impl Server {
     /// The end: nobody finds us any more, the lcore stops, the programs that are left learn it.
     fn close(&mut self) {
         self.hide();
+        // Before its thread is waited for: it may be asking.
+        self.desk.close();
+        self.telemetry = None;
         if let Some(running) = self.running.take() {
             self.mailbox.post(Mail::Stop);
             let mut sources = [source(running.end())];
@@ -691,5 +769,7 @@ pub(super) fn timespec(span: core::time::Duration) -> Timespec {
 const MESSAGES_MAX: usize = 16;
 /// Messages of a dead client that are served: more than a socket holds.
 const LAST_WORDS_MAX: usize = 1024;
+/// Between two looks at the lcore of a host that serves other users.
+const LCORE_LOOK: core::time::Duration = core::time::Duration::from_secs(1);
 /// How long the lcore may take for its last turn.
 const STOP_WAIT: core::time::Duration = core::time::Duration::from_secs(1);

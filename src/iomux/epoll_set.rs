@@ -6,9 +6,10 @@ use core::sync::atomic::{AtomicU32, Ordering as PrivateOrdering};
 use core::time::Duration;
 
 use super::collect::{Collected, collect};
+use super::nested::{Turn, kernel_events};
 use crate::attach::link::NUMBERS;
 use crate::attach::{Link, Object};
-use crate::channel::cell::EpollCell;
+use crate::channel::cell::{EpollCell, herald};
 use crate::channel::layout::EPOLLS;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
@@ -146,6 +147,7 @@ pub fn release(link: &Link, epoll: u32) {
     cell.kernel_items.store(0, Ordering::Relaxed);
     cell.cursor.store(0, Ordering::Relaxed);
     cell.slots.clear();
+    cell.herald.store(herald::NONE, Ordering::SeqCst);
     if let Some(ready) = link.control.ready(epoll) {
         ready.clear_all();
     }
@@ -242,11 +244,10 @@ fn make_ready(link: &Link, epoll: u32, object: Object) {
     if let Some(ready) = link.control.ready(epoll) {
         ready.set(object.index);
     }
-    let somebody_sleeps = link
-        .control
-        .epoll(epoll)
-        .is_some_and(|cell| !cell.slots.is_empty());
-    if somebody_sleeps && state::bits(link, object) != 0 {
+    let somebody_waits = link.control.epoll(epoll).is_some_and(|cell| {
+        !cell.slots.is_empty() || cell.herald.load(Ordering::SeqCst) != herald::NONE
+    });
+    if somebody_waits && state::bits(link, object) != 0 {
         wake_sleepers(link, epoll);
     }
 }
@@ -351,9 +352,7 @@ fn gather(
     kernel: KernelHalf,
     events: &mut [EpollEvent],
 ) -> Result<usize> {
-    if needs_burial(link, cell) {
-        bury(link, epoll, cell);
-    }
+    bury_if_needed(link, epoll, cell);
     let notes = cell.cursor.load(Ordering::Relaxed);
     let from = notes & cursor::INDEX;
     let asks_kernel = match kernel {
@@ -362,6 +361,7 @@ fn gather(
         KernelHalf::Unknown => cell.kernel_items.load(Ordering::Relaxed) > 0,
     };
     if !asks_kernel {
+        let _turn = Turn::of_collector(link, cell);
         let (found, next) = collect(link, epoll, from, events);
         cell.cursor.store(
             notes & !cursor::INDEX | next & cursor::INDEX,
@@ -371,16 +371,14 @@ fn gather(
     }
     let kernel_first = notes & cursor::KERNEL_FIRST != 0;
     let theirs = if kernel_first {
-        wait::epoll_wait(kernel_epfd, events, 0)?
+        kernel_events(link, epoll, kernel_epfd, events)?
     } else {
         0
     };
-    let (found, next) = collect(
-        link,
-        epoll,
-        from,
-        events.get_mut(theirs..).unwrap_or(&mut []),
-    );
+    let room = events.get_mut(theirs..).unwrap_or(&mut []);
+    let turn = Turn::of_collector(link, cell);
+    let (found, next) = collect(link, epoll, from, room);
+    drop(turn);
     let notes = notes & cursor::BURIED | !notes & cursor::KERNEL_FIRST | next & cursor::INDEX;
     cell.cursor.store(notes, Ordering::Relaxed);
     if kernel_first {
@@ -391,7 +389,7 @@ fn gather(
     let theirs = if room.is_empty() {
         0
     } else {
-        match wait::epoll_wait(kernel_epfd, room, 0) {
+        match kernel_events(link, epoll, kernel_epfd, room) {
             Ok(theirs) => theirs,
             // What we have taken must be reported.
             Err(_) if found.count > 0 => 0,
@@ -449,10 +447,9 @@ pub fn collect_lost(link: &Link, epoll: u32, events: &mut [EpollEvent]) -> usize
     if !may_have_ours(link, epoll, cell) {
         return 0;
     }
-    if needs_burial(link, cell) {
-        bury(link, epoll, cell);
-    }
+    bury_if_needed(link, epoll, cell);
     let notes = cell.cursor.load(Ordering::Relaxed);
+    let _turn = Turn::of_collector(link, cell);
     let (found, next) = collect(link, epoll, notes & cursor::INDEX, events);
     cell.cursor.store(
         notes & !cursor::INDEX | next & cursor::INDEX,
@@ -465,8 +462,11 @@ fn needs_burial(link: &Link, cell: &EpollCell) -> bool {
     link.is_dead() && cell.cursor.load(Ordering::Relaxed) & cursor::BURIED == 0
 }
 
-/// The host is gone: every object of the epoll is ready with ERR and HUP.
-fn bury(link: &Link, epoll: u32, cell: &EpollCell) {
+/// The host is gone: every object of the epoll is ready with ERR and HUP, once.
+pub(super) fn bury_if_needed(link: &Link, epoll: u32, cell: &EpollCell) {
+    if !needs_burial(link, cell) {
+        return;
+    }
     cell.cursor.fetch_or(cursor::BURIED, Ordering::Relaxed);
     let Some(ready) = link.control.ready(epoll) else {
         return;

@@ -7,6 +7,7 @@
 
 mod collect;
 pub mod epoll_set;
+pub mod nested;
 pub mod poll;
 pub mod scratch;
 pub mod select;

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::nested;
 use super::scratch::Scratch;
 use crate::attach::{Link, Object};
 use crate::errno::{Errno, Result};
@@ -103,7 +104,10 @@ pub fn poll(
         let is_ready = entries.iter().any(|entry| entry.found(link) != 0);
         if is_look || is_ready || wake.is_some() {
             let theirs = fds.get_mut(OWN..).unwrap_or(&mut []);
-            let must_look = wake != Some(Wake::Kernel) && !theirs.is_empty();
+            // An epoll among them may have been readable for nothing.
+            nested::settle_all(link);
+            let is_answered = wake == Some(Wake::Kernel) && !nested::any();
+            let must_look = !is_answered && !theirs.is_empty();
             if must_look || (is_look && sigmask.is_some()) {
                 match waiter::sleep::look(theirs, sigmask.filter(|_| !is_ready)) {
                     // What is ready goes before the signal.

@@ -131,6 +131,8 @@ impl<'a> Work<'a> {
             owner: self.owner,
             token: self.token(object),
             options: options_of(cell),
+            shares: (cell.option.bits.load(Ordering::Relaxed) & option::REUSEPORT != 0)
+                .then_some(self.user),
         };
         let listener = match self.shared.stack.listen(&request) {
             Ok(listener) => listener,

@@ -4,7 +4,7 @@ use crate::counters;
 
 counters! {
     /// Counters of one lcore.
-    pub struct LcoreCounters {
+    pub struct LcoreCounters of OwnCounter {
         /// Turns of the loop.
         turns,
         /// Turns that found nothing to do.
@@ -19,10 +19,12 @@ counters! {
         wakeups,
         /// Wake-ups of a slot that has sent no descriptor.
         wakeups_dropped_no_waiter,
+        /// Families that are not woken any more because an eventfd of theirs blocked the lcore.
+        families_muted,
         /// Listeners made.
         listeners_made,
         /// Flows handed to a program through an accept queue.
-        flows_accepted,
+        flows_handed_over,
         /// Flows that a program asked for.
         flows_connected,
         /// Wishes refused.

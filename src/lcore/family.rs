@@ -8,11 +8,13 @@ use super::memory::Memory;
 use super::object::Record;
 use super::segments::Segments;
 use super::table::Table;
-use crate::channel::cell::{ObjectCell, host_state, process};
-use crate::channel::layout::{PROCS, SLOTS};
+use super::worker::LcoreStatus;
+use crate::channel::cell::{ObjectCell, herald, host_state, process};
+use crate::channel::layout::{EPOLLS, PROCS, SLOTS};
 use crate::channel::sync::Ordering;
 use crate::device::TxQueue;
 use crate::errno::Errno;
+use crate::gpu::StreamStage;
 use crate::readiness;
 use crate::stack::{Owner, Stack};
 use crate::time::Instant;
@@ -24,10 +26,13 @@ const BELLS_MAX: usize = 128;
 #[derive(Debug)]
 pub(super) struct Family {
     owner: Owner,
+    /// User id of its programs.
+    user: u32,
     segments: Arc<Segments>,
     records: Table<Record>,
     /// Process cells that have a living process, as the control thread says.
     live: Vec<u32>,
+    /// Eventfds: the sleeping threads' slots, behind them the epolls' heralds.
     waiters: Vec<Option<OwnedFd>>,
     /// Slots to be woken at the end of the turn.
     wakes: Vec<u32>,
@@ -38,12 +43,15 @@ pub(super) struct Family {
     detached: bool,
     /// Objects that are not idle.
     busy: u32,
+    /// See [`Family::mute`].
+    muted: bool,
 }
 
 /// What a turn works with, for one family.
 pub(super) struct Work<'a> {
     pub(super) now: Instant,
     pub(super) owner: Owner,
+    pub(super) user: u32,
     pub(super) segments: &'a Segments,
     pub(super) records: &'a mut Table<Record>,
     pub(super) live: &'a [u32],
@@ -59,14 +67,16 @@ pub(super) struct Shared<'a> {
     pub(super) memory: &'a mut Memory,
     pub(super) tx: &'a mut (dyn TxQueue + 'static),
     pub(super) counters: &'a LcoreCounters,
+    /// What looks at payload, if anything does.
+    pub(super) stage: Option<&'a mut StreamStage>,
     /// `net.core.somaxconn`.
     pub(super) somaxconn: u32,
 }
 
 impl Family {
-    pub(super) fn new(owner: Owner, segments: Arc<Segments>) -> Self {
+    pub(super) fn new(owner: Owner, user: u32, segments: Arc<Segments>) -> Self {
         let mut waiters = Vec::new();
-        waiters.resize_with(SLOTS as usize, || None);
+        waiters.resize_with((SLOTS + EPOLLS) as usize, || None);
         segments
             .control
             .header()
@@ -74,6 +84,7 @@ impl Family {
             .store(host_state::RUNNING, Ordering::Release);
         Self {
             owner,
+            user,
             records: Table::new(segments.layout().objects),
             segments,
             live: Vec::new(),
@@ -83,6 +94,7 @@ impl Family {
             cursor: 0,
             detached: false,
             busy: 0,
+            muted: false,
         }
     }
 
@@ -95,6 +107,7 @@ impl Family {
         Work {
             now,
             owner: self.owner,
+            user: self.user,
             segments: &self.segments,
             records: &mut self.records,
             live: &self.live,
@@ -184,24 +197,48 @@ impl Family {
     }
 
     /// Writes one eventfd for each slot that was asleep; returns how many.
-    pub(super) fn wake(&mut self, counters: &LcoreCounters) -> usize {
+    pub(super) fn wake(&mut self, status: &LcoreStatus) -> usize {
         let count = self.wakes.len();
+        let mut is_held_up = false;
         for slot in self.wakes.drain(..) {
             match self.waiters.get(slot as usize).and_then(Option::as_ref) {
-                Some(eventfd) => {
-                    signal(eventfd);
-                    counters.wakeups.raise();
+                Some(eventfd) if !is_held_up => {
+                    is_held_up = !signal(eventfd, status);
+                    status.counters.wakeups.raise();
                 }
                 // It is woken when its descriptor comes.
-                None => counters.wakeups_dropped_no_waiter.raise(),
+                _ => status.counters.wakeups_dropped_no_waiter.raise(),
             }
+        }
+        if is_held_up {
+            self.mute(status);
         }
         count
     }
 
-    /// A slot has sent its eventfd. It may have been woken in vain before, so it is woken now.
-    pub(super) fn add_waiter(&mut self, slot: u32, eventfd: OwnedFd) {
-        signal(&eventfd);
+    /// A program has made an eventfd of its own blocking and full, and held the lcore up: nobody of it is woken any more.
+    fn mute(&mut self, status: &LcoreStatus) {
+        crate::error!(
+            "family={} event=muted reason=\"its eventfd blocks\"",
+            self.owner.0
+        );
+        status.counters.families_muted.raise();
+        self.muted = true;
+        self.waiters.fill_with(|| None);
+    }
+
+    /// A slot has sent its eventfd. It may have been woken in vain before, so it is woken now. A herald is written only when
+    /// it was rung: readable says something.
+    pub(super) fn add_waiter(&mut self, slot: u32, eventfd: OwnedFd, status: &LcoreStatus) {
+        if self.muted {
+            return;
+        }
+        let epoll = readiness::herald::epoll(slot);
+        let epoll = epoll.and_then(|epoll| self.segments.control.epoll(epoll));
+        let wanted = epoll.is_none_or(|cell| cell.herald.load(Ordering::SeqCst) == herald::RUNG);
+        if wanted && !signal(&eventfd, status) {
+            return self.mute(status);
+        }
         if let Some(place) = self.waiters.get_mut(slot as usize) {
             *place = Some(eventfd);
         }
@@ -243,23 +280,35 @@ impl Family {
     }
 
     /// The lcore ends: the program learns it and everybody is woken.
-    pub(super) fn die(&self) {
+    pub(super) fn die(&self, status: &LcoreStatus) {
         self.segments
             .control
             .header()
             .host_state
             .store(host_state::DEAD, Ordering::SeqCst);
-        for eventfd in self.waiters.iter().flatten() {
-            signal(eventfd);
+        // Whoever settles a herald sees that we are gone.
+        for eventfd in self.waiters.iter().take(SLOTS as usize).flatten() {
+            if !signal(eventfd, status) {
+                return;
+            }
         }
     }
 }
 
-fn signal(eventfd: &OwnedFd) {
-    match rustix::io::write(eventfd, &1u64.to_ne_bytes()) {
+/// Writes a sleeper's eventfd. The program shares its open file, and may have made it blocking behind our back; the control
+/// thread then ends the write ([`LcoreStatus::held_up`]), and this says false.
+fn signal(eventfd: &OwnedFd, status: &LcoreStatus) -> bool {
+    status.begin_write();
+    let written = rustix::io::write(eventfd, &1_u64.to_ne_bytes());
+    status.end_write();
+    match written {
         // EAGAIN: the counter is full, so the sleeper wakes anyway.
-        Ok(_) | Err(Errno::AGAIN) => {}
-        Err(errno) => crate::warn!("waiter cannot be woken errno={errno}"),
+        Ok(_) | Err(Errno::AGAIN) => true,
+        Err(Errno::INTR) => false,
+        Err(errno) => {
+            crate::warn!("waiter cannot be woken errno={errno}");
+            true
+        }
     }
 }
 

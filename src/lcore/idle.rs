@@ -78,25 +78,30 @@ impl Idle {
     }
 }
 
-/// Sleeps until `bell` is readable, a frame may be there, or for `limit`; says whether the bell rang.
+/// Sleeps until one of `wakers` is readable, a frame may be there, or for `limit`; says whether a waker was.
 ///
 /// # Errors
 /// What ppoll says but EINTR, which ends the sleep.
 pub(super) fn sleep(
-    bell: BorrowedFd<'_>,
+    wakers: [BorrowedFd<'_>; 2],
     queue: &dyn RxQueue,
     limit: Option<Duration>,
 ) -> Result<bool> {
     let source = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-    let mut sources = [source(bell), source(queue.wait_fd().unwrap_or(bell))];
+    let [bell, mail] = wakers;
+    let mut sources = [
+        source(bell),
+        source(mail),
+        source(queue.wait_fd().unwrap_or(mail)),
+    ];
     let limit = limit.map(|limit| Timespec {
         tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(limit.subsec_nanos()),
     });
     match rustix::event::poll(&mut sources, limit.as_ref()) {
         Ok(_) => {
-            let [bell, _] = &sources;
-            Ok(!bell.revents().is_empty())
+            let [bell, mail, _] = &sources;
+            Ok(!bell.revents().is_empty() || !mail.revents().is_empty())
         }
         Err(Errno::INTR) => Ok(false),
         Err(errno) => Err(errno),

@@ -2,12 +2,15 @@
 
 use core::mem;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::os::fd::OwnedFd;
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::EventfdFlags;
+use rustix::io::ReadWriteFlags;
 
+use super::look::{Look, Seen};
 use super::segments::Segments;
 use super::share::Share;
 use crate::errno::{Errno, Result};
@@ -23,6 +26,8 @@ pub enum Mail {
     Attach {
         /// Its number.
         owner: Owner,
+        /// User id of its programs.
+        user: u32,
         /// Its memory.
         segments: Arc<Segments>,
     },
@@ -77,6 +82,13 @@ pub enum Mail {
         /// To whom; it waits a moment at most.
         to: SyncSender<Report>,
     },
+    /// A part of a report is sent back, at most as much as a turn can afford.
+    Look {
+        /// Which part.
+        at: Look,
+        /// To whom; there is room for one part.
+        to: SyncSender<Seen>,
+    },
     /// The MTU of the port's interface has changed.
     Mtu {
         /// Bytes of the largest IP packet.
@@ -88,12 +100,20 @@ pub enum Mail {
     Stop,
 }
 
-/// The mailbox of an lcore, with the eventfd that wakes it.
+/// The mailbox of an lcore, with the eventfds that wake it.
+///
+/// Programs get a copy of `bell`, and with it what they can do to an open file: they may make it blocking. So nobody here
+/// writes it, and it is read without waiting whatever its flags say.
 #[derive(Debug)]
 pub struct Mailbox {
     full: AtomicBool,
     queue: Mutex<Vec<Mail>>,
-    eventfd: OwnedFd,
+    /// Written by programs.
+    bell: OwnedFd,
+    /// Written by the control thread.
+    flag: OwnedFd,
+    /// Written by the lcore, for the control thread.
+    news: OwnedFd,
 }
 
 impl Mailbox {
@@ -102,17 +122,41 @@ impl Mailbox {
     /// # Errors
     /// EMFILE.
     pub fn new() -> Result<Self> {
+        let eventfd = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         Ok(Self {
             full: AtomicBool::new(false),
             queue: Mutex::new(Vec::new()),
-            eventfd: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            bell: eventfd()?,
+            flag: eventfd()?,
+            news: eventfd()?,
         })
     }
 
-    /// The eventfd that wakes the lcore; programs get a copy for their doorbells.
+    /// The eventfd by which programs wake the lcore for their doorbells.
     #[must_use]
-    pub const fn eventfd(&self) -> &OwnedFd {
-        &self.eventfd
+    pub const fn bell(&self) -> &OwnedFd {
+        &self.bell
+    }
+
+    /// What wakes the lcore: the bell and the mail.
+    pub(super) fn wakers(&self) -> [BorrowedFd<'_>; 2] {
+        [self.bell.as_fd(), self.flag.as_fd()]
+    }
+
+    /// An eventfd that is readable when a family has ended or the last flow is over.
+    #[must_use]
+    pub const fn news(&self) -> &OwnedFd {
+        &self.news
+    }
+
+    /// Tells the control thread that there is news.
+    pub(super) fn tell(&self) {
+        write(&self.news);
+    }
+
+    /// Forgets that there was news.
+    pub fn read_news(&self) {
+        read(&self.news);
     }
 
     /// Puts a message in and wakes the lcore.
@@ -123,16 +167,7 @@ impl Mailbox {
             .unwrap_or_else(PoisonError::into_inner)
             .push(mail);
         self.full.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    /// Wakes the lcore.
-    pub fn wake(&self) {
-        match rustix::io::write(&self.eventfd, &1u64.to_ne_bytes()) {
-            // EAGAIN: the counter is full, so it is awake or will be.
-            Ok(_) | Err(Errno::AGAIN) => {}
-            Err(errno) => crate::error!("lcore cannot be woken errno={errno}"),
-        }
+        write(&self.flag);
     }
 
     /// Whether there is something in it.
@@ -152,10 +187,49 @@ impl Mailbox {
 
     /// Forgets the wake-ups so far (the lcore is awake).
     pub(super) fn drain(&self) {
-        let mut count = [0; 8];
-        match rustix::io::read(&self.eventfd, &mut count) {
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(errno) => crate::error!("lcore eventfd cannot be read errno={errno}"),
+        read(&self.bell);
+        read(&self.flag);
+    }
+}
+
+fn write(eventfd: &OwnedFd) {
+    match rustix::io::write(eventfd, &1_u64.to_ne_bytes()) {
+        // EAGAIN: the counter is full, so it is readable.
+        Ok(_) | Err(Errno::AGAIN) => {}
+        Err(errno) => crate::error!("eventfd cannot be written errno={errno}"),
+    }
+}
+
+/// Reads an eventfd, and does not wait even when it is a blocking one.
+fn read(eventfd: &OwnedFd) {
+    let mut count = [0; 8];
+    let mut part = [IoSliceMut::new(&mut count)];
+    let flags = ReadWriteFlags::NOWAIT;
+    match rustix::io::preadv2(eventfd, &mut part, u64::MAX, flags) {
+        Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+        // A kernel before 5.8, which cannot do without waiting what the flags of the file say.
+        Err(Errno::OPNOTSUPP) => {
+            let _ = rustix::io::read(eventfd, &mut count);
         }
+        Err(errno) => crate::error!("eventfd cannot be read errno={errno}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blocking_bell_holds_nobody_up() {
+        let mailbox = Mailbox::new().unwrap();
+        let flags = rustix::fs::fcntl_getfl(mailbox.bell()).unwrap();
+        rustix::fs::fcntl_setfl(mailbox.bell(), flags - rustix::fs::OFlags::NONBLOCK).unwrap();
+        // Empty: a read would wait.
+        mailbox.drain();
+        rustix::io::write(mailbox.bell(), &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        // Full: a write would wait.
+        mailbox.post(Mail::Stop);
+        mailbox.drain();
+        rustix::io::write(mailbox.bell(), &(u64::MAX - 1).to_ne_bytes()).unwrap();
     }
 }

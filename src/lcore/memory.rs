@@ -12,12 +12,15 @@
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::counters::LcoreCounters;
 use super::segments::{PAGE, Segments};
 use super::share::{self, Share};
 use super::table::Table;
+use crate::channel::byte_ring::Span;
+use crate::channel::map::Staging;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::stack::{FlowMemory, Owner, RxRing, SendBuffer};
@@ -47,6 +50,8 @@ struct Pool {
     /// The index that the next ring must have: a connect is being carried out.
     wanted: Option<u32>,
     lent: u32,
+    /// Made when the first received bytes are to be looked at.
+    staging: Option<Staging>,
     /// Memory behind all rings.
     bytes: u64,
 }
@@ -136,6 +141,7 @@ impl Memory {
                 fresh: layout.first_host_object(),
                 wanted: None,
                 lent: 0,
+                staging: None,
                 bytes: 0,
                 segments,
             });
@@ -174,6 +180,20 @@ impl Memory {
 
     fn place(&mut self, owner: Owner, object: u32) -> Option<&mut Place> {
         self.pool(owner)?.places.at_mut(object)
+    }
+
+    /// Bytes that the stack has received into the ring of `object`, or None when there is no address space for a second
+    /// mapping.
+    pub(super) fn received(&mut self, owner: Owner, object: u32, span: Span) -> Option<&mut [u8]> {
+        let pool = self.pool(owner)?;
+        if pool.staging.is_none() {
+            let (fd, layout) = (pool.segments.receive_fd(), pool.segments.layout());
+            match Staging::new(fd.as_fd(), layout) {
+                Ok(staging) => pool.staging = Some(staging),
+                Err(errno) => crate::error!("payload event=no_mapping errno={errno}"),
+            }
+        }
+        pool.staging.as_mut()?.bytes_mut(object, span)
     }
 
     /// Whether the stack has the ring of `object`.

@@ -2,7 +2,7 @@
 //! channels of the attached program families.
 //!
 //! Owns the order of a turn, the host's private record of each object, what a doorbell means, the memory
-//! of the rings, and the idle policy. May use `stack`, `device`, `channel`, `readiness`, `telemetry` and
+//! of the rings, and the idle policy. May use `stack`, `device`, `gpu`, `channel`, `readiness`, `telemetry` and
 //! `base`. Runs on the lcore thread; only `mailbox` is also used by the control thread. Invariant: a turn
 //! is bounded, never blocks, and trusts no value that it reads from a channel: a program can harm only itself.
 //!
@@ -12,6 +12,7 @@
 //! pull       bytes out of the transmit rings, and what was read
 //! close      the end of objects
 //! publish    what the program is told: facts, edges, accepted flows
+//! payload    what the payload stage says of the bytes, before anybody acts on them
 //! memory     rings out of channel memory, given to the stack
 //! share      what one family may have of what all share
 //! idle       spin, yield, sleep
@@ -24,9 +25,11 @@ mod close;
 mod counters;
 mod family;
 mod idle;
+mod look;
 mod mailbox;
 mod memory;
 mod object;
+mod payload;
 mod process;
 mod publish;
 mod pull;
@@ -40,8 +43,9 @@ mod worker;
 pub use affinity::{Placement, cpus_of, place};
 pub use counters::LcoreCounters;
 pub use idle::{IdleConfig, IdlePolicy};
+pub use look::{Counted, Look, Seen};
 pub use mailbox::{Mail, Mailbox, Report};
-pub use object::FAMILIES_MAX;
+pub use object::{FAMILIES_MAX, Token};
 pub use process::release_process;
 pub use segments::Segments;
 pub use share::Share;

@@ -2,7 +2,7 @@
 
 use super::family::{Family, Shared};
 use super::segments::Segments;
-use crate::channel::cell::process as process_state;
+use crate::channel::cell::{herald, process as process_state};
 use crate::channel::layout::{EPOLLS, PROCS, SLOTS};
 use crate::channel::map::Control;
 use crate::channel::sync::Ordering;
@@ -92,11 +92,20 @@ fn repair(control: &Control) {
     }
 }
 
-/// Frees the cell of a process that ended before an lcore served its family. Indices that it had claimed stay claimed: a
-/// sibling may hold them as well, and there is no object behind them.
+/// Frees the cell of a process that ended before an lcore served its family, and the indices that only it had claimed: there
+/// is no object behind them.
 pub fn release_process(segments: &Segments, cell: u32) {
+    let control = &segments.control;
     let mut released = Vec::new();
-    free_cell(&segments.control, cell, &mut released);
+    free_cell(control, cell, &mut released);
+    for object in released {
+        let is_held = (0..PROCS).any(|other| control.held(other).is_some_and(|it| it.has(object)));
+        if let Some(taken) = control.taken()
+            && !is_held
+        {
+            taken.clear(object);
+        }
+    }
 }
 
 /// Frees a process cell, gives its epolls back and appends what it held to `released`.
@@ -118,6 +127,7 @@ fn free_cell(control: &Control, cell: u32, released: &mut Vec<u32>) {
             it.kernel_items.store(0, Ordering::SeqCst);
             it.cursor.store(0, Ordering::SeqCst);
             it.slots.clear();
+            it.herald.store(herald::NONE, Ordering::SeqCst);
             if let Some(ready) = control.ready(epoll) {
                 ready.clear_all();
             }
@@ -130,4 +140,29 @@ fn free_cell(control: &Control, cell: u32, released: &mut Vec<u32>) {
     });
     process.pid.store(0, Ordering::SeqCst);
     process.state.store(process_state::FREE, Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::layout::Layout;
+
+    #[test]
+    fn what_only_a_process_without_an_lcore_had_claimed_is_free_again() {
+        let segments = Segments::create(Layout::for_flows(8, 4_096, 4_096)).unwrap();
+        let control = &segments.control;
+        let taken = control.taken().unwrap();
+        let claim = |cells: &[u32]| {
+            let index = taken.claim(0, 64).unwrap();
+            for cell in cells {
+                control.held(*cell).unwrap().set(index);
+            }
+            index
+        };
+        let (alone, shared) = (claim(&[0]), claim(&[0, 1]));
+        release_process(&segments, 0);
+        assert_eq!((taken.has(alone), taken.has(shared)), (false, true));
+        release_process(&segments, 1);
+        assert!(!taken.has(shared));
+    }
 }

@@ -7,6 +7,7 @@ use super::segments::PAGE;
 use crate::channel::accept_ring;
 use crate::channel::cell::{ObjectCell, flag, kind};
 use crate::channel::sync::{AtomicU32, Ordering};
+use crate::gpu::Verdict;
 use crate::id::{FlowId, ListenerId};
 use crate::stack::{Close, Facts, FlowState};
 
@@ -79,7 +80,7 @@ impl Work<'_> {
             }
             return self.shared.stack.close(self.now, flow, Close::Abort);
         }
-        self.shared.counters.flows_accepted.raise();
+        self.shared.counters.flows_handed_over.raise();
         self.alert(listener_object);
     }
 
@@ -170,11 +171,23 @@ impl Work<'_> {
         };
         let mut wake = false;
         if facts.rx_total > record.rx_tail {
+            if self.shared.stage.is_some() && self.judge_received(object, facts) == Verdict::Reset {
+                if let Role::Flow(flow) = self.records.at(object).map_or(Role::Idle, |it| it.role) {
+                    self.denied(object, cell, flow);
+                }
+                return true;
+            }
+            let Some(record) = self.records.at_mut(object) else {
+                return false;
+            };
             record.rx_tail = facts.rx_total;
             // Release: the bytes before it are in the ring.
             cell.host.rx_tail.store(facts.rx_total, Ordering::Release);
             wake = true;
         }
+        let Some(record) = self.records.at_mut(object) else {
+            return false;
+        };
         cell.host.tx_acked.store(facts.tx_acked, Ordering::Release);
         if let Some(errno) = facts.error
             && !record.error_told

@@ -1,11 +1,13 @@
 //! Bytes between a flow's rings and the stack.
 
-use super::family::Work;
+use super::family::{Shared, Work};
 use super::object::Record;
+use super::payload::Judge;
 use crate::channel::byte_ring::{self, Pending, Range, Span};
 use crate::channel::cell::{ObjectCell, flag, shut};
 use crate::channel::map::Control;
 use crate::channel::sync::{Ordering, fence};
+use crate::gpu::Verdict;
 use crate::id::FlowId;
 use crate::stack::Close;
 
@@ -37,7 +39,10 @@ impl Work<'_> {
             if range.is_empty() {
                 break true;
             }
-            let taken = self.send(object, flow, range);
+            let (taken, verdict) = self.send(object, flow, head, range);
+            if verdict == Verdict::Reset {
+                return self.denied(object, cell, flow);
+            }
             head += taken as u64;
             if taken < range.len() as usize {
                 break false;
@@ -64,14 +69,21 @@ impl Work<'_> {
         self.room(object, cell, head, backed);
     }
 
-    fn send(&mut self, object: u32, flow: FlowId, range: Range) -> usize {
+    /// Hands bytes from stream offset `head` on to the stack, as far as it takes them.
+    fn send(&mut self, object: u32, flow: FlowId, head: u64, range: Range) -> (usize, Verdict) {
         let control = &self.segments.control;
         let mut from = Cursor { range, done: 0 };
-        self.shared
-            .stack
-            .send_with(self.now, flow, range.len() as usize, &mut |to| {
-                from.fill(control, object, to);
-            })
+        let Shared { stack, stage, .. } = &mut self.shared;
+        let mut judge = stage
+            .as_deref_mut()
+            .and_then(|stage| Some(Judge::new(stage, flow, &stack.facts(flow)?, head)));
+        let taken = stack.send_with(self.now, flow, range.len() as usize, &mut |to| {
+            from.fill(control, object, to);
+            if let Some(judge) = &mut judge {
+                judge.sent(to);
+            }
+        });
+        (taken, judge.map_or(Verdict::Pass, |judge| judge.verdict))
     }
 
     /// Gives the transmit ring more memory when it is wanted, and an edge when a third is free.

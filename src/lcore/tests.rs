@@ -2,6 +2,7 @@
 
 mod lab;
 mod monkey;
+mod payload;
 #[path = "../../tests/support/program.rs"]
 pub(crate) mod program;
 
@@ -37,7 +38,7 @@ fn programs_on_two_hosts_echo() {
     let fact = &lab.server.program.cell(into).fact;
     assert_eq!(fact.local_address.load(Ordering::Relaxed), SERVER.to_bits());
     assert_eq!(fact.listener.load(Ordering::Relaxed), listener);
-    assert_eq!(lab.server.status.counters.flows_accepted.value(), 1);
+    assert_eq!(lab.server.status.counters.flows_handed_over.value(), 1);
 }
 
 #[test]

@@ -1,18 +1,21 @@
 //! The lcore: a turn on one screen, and the thread that repeats it.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::clock::Clock;
 use super::counters::LcoreCounters;
 use super::family::{Family, Shared};
 use super::idle::{self, Idle, IdleConfig, Next};
+use super::look::{Counted, LOOK_PLACES, Look, Seen};
 use super::mailbox::{Mail, Mailbox, Report};
 use super::memory::Memory;
 use super::object::{FAMILIES_MAX, Token};
+use super::payload::packet::{JudgedTx, SharedSent, filter, lock};
 use crate::device::{RxQueue, TxQueue};
+use crate::gpu::{Ends, PacketStage, Pipeline, StreamStage};
+use crate::stack::demux::FlowKey;
 use crate::stack::{Change, Owner, Stack};
 use crate::time::{self, Instant};
 
@@ -28,6 +31,8 @@ pub struct LcoreConfig {
     pub mailbox: Arc<Mailbox>,
     /// What the control thread may see of it.
     pub status: Arc<LcoreStatus>,
+    /// What looks at payload, if anything does.
+    pub pipeline: Pipeline,
     /// How it idles.
     pub idle: IdleConfig,
     /// Others run on its CPU.
@@ -55,6 +60,10 @@ pub struct LcoreStatus {
     /// Flows of the stack, those in TIME-WAIT among them.
     pub flows: AtomicUsize,
     ended: Mutex<Vec<Owner>>,
+    /// The lcore's thread; 0 = it does not run.
+    thread: AtomicU32,
+    /// Number of the wake-up that is being written; 0 = none.
+    writing: AtomicU64,
 }
 
 impl LcoreStatus {
@@ -62,6 +71,26 @@ impl LcoreStatus {
     #[must_use]
     pub fn take_ended(&self) -> Vec<Owner> {
         core::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The wake-up that is being written now, and the thread that writes it. The same one after a while: it waits.
+    #[must_use]
+    pub fn held_up(&self) -> Option<(u64, u32)> {
+        match self.writing.load(Ordering::Relaxed) {
+            0 => None,
+            number => Some((number, self.thread.load(Ordering::Relaxed))),
+        }
+    }
+
+    /// A sleeper's eventfd is about to be written.
+    pub(super) fn begin_write(&self) {
+        let number = self.counters.wakeups.value() + 1;
+        self.writing.store(number, Ordering::Relaxed);
+    }
+
+    /// It was written.
+    pub(super) fn end_write(&self) {
+        self.writing.store(0, Ordering::Relaxed);
     }
 
     fn push_ended(&self, owner: Owner) {
@@ -84,6 +113,11 @@ pub struct Lcore {
     status: Arc<LcoreStatus>,
     mail: Vec<Mail>,
     changes: Vec<Change>,
+    stage: Option<StreamStage>,
+    packet_rx: Option<PacketStage>,
+    packet_tx: Option<SharedSent>,
+    /// Ends of flows that a verdict on a segment has ended.
+    resets: Vec<Ends>,
     clock: Clock,
     idle: Idle,
     somaxconn: u32,
@@ -103,16 +137,25 @@ impl Lcore {
     /// An lcore without a family.
     #[must_use]
     pub fn new(config: LcoreConfig) -> Self {
+        let (mut tx, mut packet_tx) = (config.tx, None);
+        if let Some(stage) = config.pipeline.packet_tx {
+            let (judged, sent) = JudgedTx::new(tx, stage);
+            (tx, packet_tx) = (Box::new(judged), Some(sent));
+        }
         Self {
             stack: config.stack,
             memory: Memory::new(Arc::clone(&config.status.counters)),
             families: Vec::new(),
             rx: config.rx,
-            tx: config.tx,
+            tx,
             mailbox: config.mailbox,
             status: config.status,
             mail: Vec::new(),
             changes: Vec::with_capacity(CHANGES_EXPECTED),
+            stage: config.pipeline.stream,
+            packet_rx: config.pipeline.packet_rx,
+            packet_tx,
+            resets: Vec::new(),
             clock: Clock::new(config.now),
             idle: Idle::new(config.idle, config.shares_cpu, config.now),
             somaxconn: config.somaxconn,
@@ -157,11 +200,37 @@ impl Lcore {
             tx,
             stack,
             memory,
+            packet_rx,
+            resets,
             ..
         } = self;
-        rx.rx_burst(now, &mut |frames| {
-            stack.ingress(now, frames, memory, tx.as_mut());
-        })
+        let work = rx.rx_burst(now, &mut |frames| {
+            let kept = match packet_rx {
+                Some(stage) => filter(stage, stack, frames, resets),
+                None => frames.len(),
+            };
+            if let Some(frames) = frames.get_mut(..kept) {
+                stack.ingress(now, frames, memory, tx.as_mut());
+            }
+        });
+        self.reset_denied(now);
+        work
+    }
+
+    /// Resets the flows that a verdict on one of their segments has ended.
+    fn reset_denied(&mut self, now: Instant) {
+        if let Some(sent) = &self.packet_tx {
+            self.resets.append(&mut lock(sent).resets);
+        }
+        while let Some(Ends { local, remote }) = self.resets.pop() {
+            let Some((flow, token)) = self.stack.find(FlowKey { local, remote }) else {
+                continue;
+            };
+            let Token { owner, object } = Token::unpack(token);
+            self.with(owner.0 as usize, |family, shared| {
+                family.work(now, shared).deny(object, flow);
+            });
+        }
     }
 
     fn commands(&mut self, now: Instant) -> usize {
@@ -195,6 +264,7 @@ impl Lcore {
             memory: &mut self.memory,
             tx: self.tx.as_mut(),
             counters: &self.status.counters,
+            stage: self.stage.as_mut(),
             somaxconn: self.somaxconn,
         };
         Some(act(family, shared))
@@ -202,7 +272,11 @@ impl Lcore {
 
     fn open(&mut self, now: Instant, mail: Mail) {
         match mail {
-            Mail::Attach { owner, segments } => {
+            Mail::Attach {
+                owner,
+                user,
+                segments,
+            } => {
                 let place = owner.0 as usize;
                 if owner.0 >= FAMILIES_MAX {
                     return crate::error!("families_max={FAMILIES_MAX} family={place} refused");
@@ -212,7 +286,7 @@ impl Lcore {
                 }
                 self.memory.attach(owner, Arc::clone(&segments));
                 if let Some(family) = self.families.get_mut(place) {
-                    *family = Some(Family::new(owner, segments));
+                    *family = Some(Family::new(owner, user, segments));
                 }
             }
             Mail::Process { owner, cell } => {
@@ -223,8 +297,9 @@ impl Lcore {
                 slot,
                 eventfd,
             } => {
+                let status = Arc::clone(&self.status);
                 self.with(owner.0 as usize, |family, _| {
-                    family.add_waiter(slot, eventfd);
+                    family.add_waiter(slot, eventfd, &status);
                 });
             }
             Mail::ProcessGone { owner, cell, pid } => {
@@ -255,10 +330,49 @@ impl Lcore {
                 // Nobody waits any more: then nobody wants it.
                 let _ = to.try_send(self.report());
             }
+            Mail::Look { at, to } => {
+                // As for a report.
+                let _ = to.try_send(self.look(now, at));
+            }
             Mail::Mtu { mtu } => self.stack.set_port_mtu(mtu),
             Mail::Neighbour => self.idle.share(),
             Mail::Stop => self.stopped = true,
         }
+    }
+
+    fn look(&self, now: Instant, at: Look) -> Seen {
+        match at {
+            Look::Counters => Seen::Counters(self.count()),
+            Look::Flows { from } => Seen::Flows(self.stack.view_flows(now, from, LOOK_PLACES)),
+            Look::Listeners { from } => {
+                Seen::Listeners(self.stack.view_listeners(from, LOOK_PLACES))
+            }
+            Look::Resting { from } => {
+                Seen::Resting(self.stack.view_resting(now, from, LOOK_PLACES))
+            }
+        }
+    }
+
+    fn count(&self) -> Counted {
+        let mut counted = Counted {
+            gauges: vec![
+                ("flows", self.stack.live_flows() as u64),
+                ("flows_resting", self.stack.resting_flows() as u64),
+                ("flows_max", self.stack.config().max_flows as u64),
+                ("neighbors", self.stack.neighbor_count() as u64),
+                ("families", self.families.iter().flatten().count() as u64),
+            ],
+            ..Counted::default()
+        };
+        let lcore = &mut counted.lcore;
+        self.status
+            .counters
+            .for_each(|name, value| lcore.push((name, value)));
+        let stack = &mut counted.stack;
+        self.stack
+            .counters()
+            .for_each(|name, value| stack.push((name, value)));
+        counted
     }
 
     fn report(&self) -> Report {
@@ -269,6 +383,15 @@ impl Lcore {
         let mut add = |name, value| report.push((name, value));
         self.status.counters.for_each(&mut add);
         self.stack.counters().for_each(&mut add);
+        if let Some(stage) = &self.stage {
+            stage.report(&mut add);
+        }
+        if let Some(stage) = &self.packet_rx {
+            stage.report(&mut add);
+        }
+        if let Some(sent) = &self.packet_tx {
+            lock(sent).stage.report(&mut add);
+        }
         report
     }
 
@@ -292,6 +415,9 @@ impl Lcore {
                     Change::Gone { flow, .. } => work.gone(object, flow),
                 }
             });
+            if let (Change::Gone { flow, .. }, Some(stage)) = (change, &mut self.stage) {
+                stage.forget(flow);
+            }
         }
         self.changes = changes;
         count
@@ -304,21 +430,31 @@ impl Lcore {
             let Some(family) = slot else {
                 continue;
             };
-            work += family.wake(&self.status.counters);
+            work += family.wake(&self.status);
             if family.is_over() && self.memory.detach(Owner(place)) {
                 *slot = None;
                 self.status.push_ended(Owner(place));
+                self.mailbox.tell();
             }
         }
-        self.status.flows.store(
-            self.stack.live_flows() + self.stack.resting_flows(),
-            Ordering::Relaxed,
-        );
+        let flows = self.stack.live_flows() + self.stack.resting_flows();
+        if flows == 0 && self.status.flows.load(Ordering::Relaxed) != 0 {
+            self.status.flows.store(0, Ordering::Relaxed);
+            self.mailbox.tell();
+        }
+        self.status.flows.store(flows, Ordering::Relaxed);
         work
     }
 
     /// Repeats turns until [`Mail::Stop`]; the body of the lcore thread.
     pub fn run(&mut self) {
+        self.status.thread.store(
+            rustix::thread::gettid()
+                .as_raw_nonzero()
+                .get()
+                .unsigned_abs(),
+            Ordering::Relaxed,
+        );
         self.announce();
         let mut slept = Duration::ZERO;
         while !self.stopped {
@@ -356,8 +492,7 @@ impl Lcore {
         let due = [self.stack.next_timer(), self.rx.next_due()];
         let limit = due.into_iter().flatten().min().map(|due| due.since(now));
         let began = time::monotonic();
-        let bell = self.mailbox.eventfd().as_fd();
-        match idle::sleep(bell, self.rx.as_ref(), limit) {
+        match idle::sleep(self.mailbox.wakers(), self.rx.as_ref(), limit) {
             Ok(true) => self.mailbox.drain(),
             Ok(false) => {}
             // Then it polls: slower for others, but nothing is lost.
@@ -376,7 +511,7 @@ impl Lcore {
     /// The loop has ended for good: every program is told and woken.
     pub fn die(&self) {
         for family in self.families.iter().flatten() {
-            family.die();
+            family.die(&self.status);
         }
     }
 }

@@ -10,6 +10,7 @@ use super::netlink::Net;
 use super::procfs;
 use crate::config::{Bdf, Config, PortChoice};
 use crate::errno::Errno;
+use crate::gpu::Pipeline;
 use crate::id::CpuId;
 
 /// The facts; what could not be learnt is None or empty.
@@ -43,6 +44,8 @@ pub struct Machine {
     pub socket_folder_writable: bool,
     /// The system's host listens (`mode: 1`).
     pub system_host: bool,
+    /// Whether the payload stage could be loaded, when there is one.
+    pub payload: Option<Result<(), String>>,
 }
 
 /// A PCI function as /sys shows it.
@@ -123,6 +126,7 @@ impl Machine {
             socket_folder_writable: socket_folder
                 .is_none_or(|folder| rustix::fs::access(folder, writable).is_ok()),
             system_host: root.join("run/knet/knetd.sock").exists(),
+            payload: config.gpu.as_ref().map(Pipeline::examine),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a config would do on this machine, said before it is tried.
 //!
 //! Owns the questions (`machine` gathers facts, the other files judge them) and their answers, [`Finding`]s. May
-//! use `config`, `base` and `telemetry`. Runs in `knetctl` and in the host before it opens a port; it reads /proc,
+//! use `config`, `gpu`, `base` and `telemetry`. Runs in `knetctl` and in the host before it opens a port; it reads /proc,
 //! /sys and rtnetlink, changes nothing, and needs no privilege. Invariant: a judgement is a function of a config
 //! and a [`Machine`], so every one is tested without the machine it is about.
 
@@ -13,6 +13,7 @@ mod machine;
 mod memory;
 mod netlink;
 pub mod nic;
+mod payload;
 mod privilege;
 mod procfs;
 #[cfg(test)]
@@ -79,6 +80,7 @@ pub fn check(config: &Config, machine: &Machine) -> Vec<Finding> {
     memory::check(config, machine, &mut report);
     limits::check(config, machine, &mut report);
     privilege::check(config, machine, &mut report);
+    payload::check(config, machine, &mut report);
     check_parts(config, machine, &mut report);
     report.findings.sort_by_key(|finding| finding.severity);
     report.findings

@@ -53,6 +53,7 @@ fn machine() -> Machine {
         plugin: Some(PathBuf::from("/usr/bin/libknet_dpdk.so")),
         socket_folder_writable: true,
         system_host: false,
+        payload: None,
     }
 }
 
@@ -501,5 +502,26 @@ fn what_full_buffers_take_is_told() {
             .any(|line| line.contains("96 MiB for 4096 connections")
                 && line.contains("3072 MiB with all their buffers full")),
         "{infos:?}"
+    );
+}
+
+#[test]
+fn a_payload_stage_that_cannot_be_loaded_is_an_error() {
+    let gpu = r#""gpu": {"enabled": true, "pipeline": [{"kernel": "stats"}]}"#;
+    let text = format!(r#"{{"interface": {{{BDF}, "ip": "192.168.1.58"}}, {gpu}}}"#);
+    let config = config::load_bytes("test", text.as_bytes()).unwrap();
+    let broken = Machine {
+        payload: Some(Err("gpu.pipeline[0]: key_file /k: gone".to_owned())),
+        ..machine()
+    };
+    error(&config, &broken, &["cannot be loaded", "key_file /k: gone"]);
+    let whole = Machine {
+        payload: Some(Ok(())),
+        ..machine()
+    };
+    let said = check(&config, &whole);
+    assert!(
+        said.iter()
+            .any(|one| one.what == "kernels=1 run on the CPU")
     );
 }

@@ -186,3 +186,72 @@ fn loom_who_waits_for_room_gets_an_edge() {
         assert!(!sleeps || woken, "asleep for ever");
     });
 }
+
+/// An eventfd that loom follows.
+struct Count(AtomicU32);
+
+impl herald::Eventfd for Arc<Count> {
+    fn write(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn drain(&self) {
+        self.0.store(0, Ordering::SeqCst);
+    }
+
+    fn await_write(&self) {
+        if self.0.load(Ordering::SeqCst) == 0 {
+            self.write();
+        }
+    }
+}
+
+/// The host receives a byte and rings the herald of the epoll.
+fn receive_and_ring(control: &Control, eventfd: &Arc<Count>) {
+    let cell = control.object(OBJECT).unwrap();
+    cell.host.rx_tail.store(1, Ordering::Release);
+    alert(control, OBJECT, |slot| {
+        assert_eq!(slot, herald::slot(EPOLL));
+        herald::Eventfd::write(eventfd);
+    });
+}
+
+fn has_events(control: &Control) -> bool {
+    control
+        .ready(EPOLL)
+        .unwrap()
+        .any(|index| readable_bytes(control.object(index).unwrap()) == 1)
+}
+
+fn check_herald(state: u32, readable: u32) {
+    check(move || {
+        let control = Arc::new(Control::of(2, 0, 1));
+        let eventfd = Arc::new(Count(AtomicU32::new(readable)));
+        let epoll = control.epoll(EPOLL).unwrap();
+        epoll.herald.store(state, Ordering::Relaxed);
+        control.object(OBJECT).unwrap().watch.epolls.add(EPOLL);
+        let host = {
+            let (control, eventfd) = (Arc::clone(&control), Arc::clone(&eventfd));
+            thread::spawn(move || receive_and_ring(&control, &eventfd))
+        };
+        herald::settle(epoll, || has_events(&control), &eventfd);
+        host.join().unwrap();
+        assert!(
+            eventfd.0.load(Ordering::SeqCst) > 0,
+            "an event that nobody is told of"
+        );
+        // The byte is read: the next settling makes it unreadable again, and another byte rings.
+        control.ready(EPOLL).unwrap().clear(OBJECT);
+        herald::settle(epoll, || has_events(&control), &eventfd);
+        assert_eq!(eventfd.0.load(Ordering::SeqCst), 0);
+        receive_and_ring(&control, &eventfd);
+        assert_eq!(eventfd.0.load(Ordering::SeqCst), 1);
+    });
+}
+
+#[test]
+fn loom_a_herald_that_is_settled_is_readable_when_there_is_an_event() {
+    check_herald(crate::channel::cell::herald::CLEAN, 0);
+    check_herald(crate::channel::cell::herald::DIRTY, 1);
+    check_herald(crate::channel::cell::herald::RUNG, 1);
+}

@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit};
 
 use crate::config;
 use crate::errno::Errno;
-use crate::ffi::end_signals::EndSignals;
+use crate::ffi::end_signals::{self, EndSignals};
 use crate::host::{End, Server, ServerConfig};
 
 /// How this host was started.
@@ -40,6 +40,7 @@ pub enum Start {
 pub fn run(start: Start) -> Result<End, String> {
     raise_limits();
     let signals = EndSignals::catch().map_err(|errno| format!("signals: {errno}"))?;
+    end_signals::allow_interrupts().map_err(|errno| format!("signals: {errno}"))?;
     let server_config = match start {
         Start::Private { control, program } => {
             set_title(&program);

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::attach;
 use crate::fd;
-use crate::ffi::{process, real};
+use crate::ffi::{environment, process, real};
 use crate::waiter;
 
 /// The process that forks, so that its child knows whose eventfds it has inherited.
@@ -13,6 +13,7 @@ static PARENT: AtomicU32 = AtomicU32::new(0);
 /// The constructor: resolves the originals and asks to be told of forks. It reads no file and makes nothing (design D5).
 pub extern "C" fn load() {
     real::resolve();
+    environment::remember();
     // A refusal (out of memory) leaves the page that is wiped on fork, which notices later.
     let _ = process::on_fork(before_fork, in_parent, in_child);
 }

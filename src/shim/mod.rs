@@ -9,10 +9,16 @@
 
 mod cvt;
 pub mod descriptor;
+pub mod epoll_ctl;
+pub mod epoll_wait;
 pub mod init;
+mod message;
 pub mod open;
 pub mod option;
+pub mod poll;
 pub mod process;
-pub mod ready;
+pub mod receive;
+pub mod select;
+pub mod send;
+pub mod sendfile;
 pub mod socket;
-pub mod transfer;

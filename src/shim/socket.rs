@@ -421,11 +421,12 @@ fn take_from_stack(socket: Socket, flags: c_int) -> Result<Taken> {
             return Err(error);
         }
     };
-    if flags & libc::SOCK_NONBLOCK != 0
-        && let Some(cell) = object.cell(link)
-    {
-        let bits = u32::try_from(libc::O_NONBLOCK).unwrap_or(0);
-        cell.read.status_flags.fetch_or(bits, Ordering::Relaxed);
+    if let Some(cell) = object.cell(link) {
+        if flags & libc::SOCK_NONBLOCK != 0 {
+            let bits = u32::try_from(libc::O_NONBLOCK).unwrap_or(0);
+            cell.read.status_flags.fetch_or(bits, Ordering::Relaxed);
+        }
+        state::tell_number(cell, number);
     }
     let stream = Socket {
         link,

@@ -61,6 +61,12 @@ fn bury(link: &Link, cell: &ObjectCell) {
     }
 }
 
+/// Leaves a word for reports about the number under which the program has the object.
+pub fn tell_number(cell: &ObjectCell, fd: i32) {
+    let word = u32::try_from(fd).map_or(0, |fd| fd.saturating_add(1));
+    cell.read.fd.store(word, Ordering::Relaxed);
+}
+
 /// The event bits of the object (see [`readiness::bits`]); ERR and HUP for a handle that is no more.
 #[must_use]
 pub fn bits(link: &Link, object: Object) -> u32 {

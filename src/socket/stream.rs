@@ -292,11 +292,15 @@ pub fn send(
             if done == 0 && state::host_just_died(link, object)? {
                 continue;
             }
-            return match done {
-                0 if connecting || !writer.is_room_there(1) => Err(Errno::AGAIN),
-                // Room came just now.
-                0 => continue,
-                done => Ok(done),
+            // Also behind a short write, as Linux marks SOCK_NOSPACE: an edge-triggered caller does not ask again before
+            // it is told.
+            if !connecting && writer.is_room_there(1) {
+                continue;
+            }
+            return if done > 0 {
+                Ok(done)
+            } else {
+                Err(Errno::AGAIN)
             };
         }
         let until = match deadline {

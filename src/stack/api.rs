@@ -136,6 +136,8 @@ pub struct ListenRequest {
     pub token: u32,
     /// Options that accepted flows start with.
     pub options: FlowOptions,
+    /// It shares the endpoint with all others of this user that say so (SO_REUSEPORT); None = with nobody.
+    pub shares: Option<u32>,
 }
 
 /// What `connect` asks for.

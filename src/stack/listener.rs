@@ -7,6 +7,9 @@ use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
 
 use super::api::{FlowOptions, ListenRequest, Owner};
+use super::demux::FlowKey;
+use super::siphash::siphash;
+use super::view::ListenerView;
 use crate::errno::Errno;
 use crate::id::{FlowId, ListenerId};
 use crate::time::Instant;
@@ -22,6 +25,8 @@ pub(crate) struct Listener {
     pub(crate) token: u32,
     /// Options that accepted flows start with.
     pub(crate) options: FlowOptions,
+    /// See [`ListenRequest::shares`].
+    shares: Option<u32>,
     /// Connections that may wait for accept, less one.
     backlog: u32,
     /// Flows whose handshake is not complete.
@@ -108,7 +113,8 @@ const BEGUN_SLACK: usize = 64;
 pub(crate) struct ListenerTable {
     slots: Vec<(u32, Option<Listener>)>,
     free: Vec<u32>,
-    by_endpoint: HashMap<SocketAddrV4, u32>,
+    /// More than one at an endpoint share it (SO_REUSEPORT).
+    by_endpoint: HashMap<SocketAddrV4, Vec<u32>>,
     /// Listeners a port, so that the ephemeral search asks in one step.
     ports: HashMap<u16, u32>,
 }
@@ -118,17 +124,21 @@ impl ListenerTable {
     ///
     /// # Errors
     /// EADDRINUSE when the port is taken at this address, or at every address, or this asks for every address
-    /// and one is taken.
+    /// and one is taken; unless all of them share it (socket(7), SO_REUSEPORT).
     pub(crate) fn add(&mut self, request: &ListenRequest) -> Result<ListenerId, Errno> {
         let port = request.local.port();
-        let taken = if request.local.ip().is_unspecified() {
-            self.is_port_used(port)
-        } else {
-            self.by_endpoint.contains_key(&request.local)
-                || self
-                    .by_endpoint
-                    .contains_key(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port))
+        let every = request.local.ip().is_unspecified();
+        let overlaps = |local: &SocketAddrV4| {
+            local.port() == port
+                && (every || local.ip().is_unspecified() || local.ip() == request.local.ip())
         };
+        let taken = self.is_port_used(port)
+            && self
+                .slots
+                .iter()
+                .filter_map(|(_, slot)| slot.as_ref())
+                .filter(|other| overlaps(&other.local))
+                .any(|other| request.shares.is_none() || other.shares != request.shares);
         if taken {
             return Err(Errno::ADDRINUSE);
         }
@@ -137,6 +147,7 @@ impl ListenerTable {
             owner: request.owner,
             token: request.token,
             options: request.options,
+            shares: request.shares,
             backlog: request.backlog,
             half_open: 0,
             queued: 0,
@@ -158,7 +169,10 @@ impl ListenerTable {
             index,
             generation: *generation,
         };
-        self.by_endpoint.insert(request.local, index);
+        self.by_endpoint
+            .entry(request.local)
+            .or_default()
+            .push(index);
         *self.ports.entry(port).or_insert(0) += 1;
         Ok(id)
     }
@@ -172,7 +186,15 @@ impl ListenerTable {
         let listener = slot.take()?;
         *generation = generation.wrapping_add(1);
         self.free.push(id.index);
-        self.by_endpoint.remove(&listener.local);
+        if let Some(group) = self.by_endpoint.get_mut(&listener.local) {
+            if let Some(place) = group.iter().position(|&index| index == id.index) {
+                // The last one takes its place, as in Linux (reuseport_detach_sock): most flows keep their listener.
+                group.swap_remove(place);
+            }
+            if group.is_empty() {
+                self.by_endpoint.remove(&listener.local);
+            }
+        }
         if let Some(count) = self.ports.get_mut(&listener.local.port()) {
             *count -= 1;
             if *count == 0 {
@@ -182,15 +204,26 @@ impl ListenerTable {
         Some(listener)
     }
 
-    /// The listener that a SYN to `local` belongs to: the exact address goes before every address.
-    pub(crate) fn lookup(&self, local: SocketAddrV4) -> Option<ListenerId> {
-        let index = self.by_endpoint.get(&local).or_else(|| {
+    /// The listener that a SYN of `key` belongs to: the exact address goes before every address, and of those that share an
+    /// endpoint the flow's hash under `secret` chooses one (Linux reuseport_select_sock).
+    pub(crate) fn lookup(&self, key: FlowKey, secret: &[u8; 16]) -> Option<ListenerId> {
+        let local = key.local;
+        let group = self.by_endpoint.get(&local).or_else(|| {
             self.by_endpoint
                 .get(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port()))
         })?;
-        let (generation, _) = self.slots.get(*index as usize)?;
+        let place = match group.len() {
+            0 | 1 => 0,
+            count => {
+                let hash = siphash(secret, &key.to_bytes()) >> 32;
+                // Scaled, not divided: all bits of the hash count (reciprocal_scale).
+                usize::try_from((hash * count as u64) >> 32).unwrap_or(0)
+            }
+        };
+        let index = *group.get(place)?;
+        let (generation, _) = self.slots.get(index as usize)?;
         Some(ListenerId {
-            index: *index,
+            index,
             generation: *generation,
         })
     }
@@ -213,6 +246,24 @@ impl ListenerTable {
             .as_mut()
     }
 
+    /// Places of the table, some of which are free.
+    pub(crate) fn places(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The listener at a place, as a report sees it.
+    pub(crate) fn view(&self, index: u32) -> Option<ListenerView> {
+        let listener = self.slots.get(index as usize)?.1.as_ref()?;
+        Some(ListenerView {
+            local: listener.local,
+            owner: listener.owner,
+            token: listener.token,
+            backlog: listener.backlog,
+            queued: listener.queued,
+            half_open: listener.half_open,
+        })
+    }
+
     /// Whether any listener has this port.
     pub(crate) fn is_port_used(&self, port: u16) -> bool {
         self.ports.contains_key(&port)
@@ -230,7 +281,62 @@ mod tests {
             owner: Owner(1),
             token: 7,
             options: FlowOptions::default(),
+            shares: None,
         }
+    }
+
+    fn from(address: [u8; 4], remote_port: u16) -> FlowKey {
+        FlowKey {
+            local: SocketAddrV4::new(address.into(), 80),
+            remote: SocketAddrV4::new([10, 0, 0, 200].into(), remote_port),
+        }
+    }
+
+    fn to(address: [u8; 4]) -> FlowKey {
+        from(address, 40_000)
+    }
+
+    #[test]
+    fn those_that_share_an_endpoint_get_equal_parts_and_keep_most_of_them() {
+        let mut table = ListenerTable::default();
+        let sharing = |address, user| ListenRequest {
+            shares: Some(user),
+            ..request(address, 80)
+        };
+        let members: Vec<_> = (0..4)
+            .map(|_| table.add(&sharing([10, 0, 0, 1], 1)).unwrap())
+            .collect();
+        assert_eq!(
+            table.add(&request([10, 0, 0, 1], 80)),
+            Err(Errno::ADDRINUSE)
+        );
+        assert_eq!(
+            table.add(&sharing([10, 0, 0, 1], 2)),
+            Err(Errno::ADDRINUSE),
+            "of another user"
+        );
+        assert_eq!(table.add(&request([0, 0, 0, 0], 80)), Err(Errno::ADDRINUSE));
+        let all = table.add(&sharing([0, 0, 0, 0], 1)).unwrap();
+        let chosen = |table: &ListenerTable| -> Vec<ListenerId> {
+            (0..4_000)
+                .map(|port| table.lookup(from([10, 0, 0, 1], port), &[7; 16]).unwrap())
+                .collect()
+        };
+        let before = chosen(&table);
+        for member in &members {
+            let part = before.iter().filter(|id| *id == member).count();
+            assert!((850..1_150).contains(&part), "{part} of 4000");
+        }
+        assert_eq!(table.lookup(to([10, 0, 0, 2]), &[7; 16]), Some(all));
+        table.remove(members[3]).unwrap();
+        let after = chosen(&table);
+        assert!(!after.contains(&members[3]));
+        table.remove(members[0]).unwrap();
+        table.remove(members[1]).unwrap();
+        table.remove(members[2]).unwrap();
+        assert_eq!(table.lookup(to([10, 0, 0, 1]), &[7; 16]), Some(all));
+        assert!(table.remove(all).is_some());
+        assert!(!table.is_port_used(80));
     }
 
     #[test]
@@ -239,19 +345,13 @@ mod tests {
         let exact = table.add(&request([10, 0, 0, 1], 80)).unwrap();
         assert_eq!(table.add(&request([0, 0, 0, 0], 80)), Err(Errno::ADDRINUSE));
         let other = table.add(&request([10, 0, 0, 2], 80)).unwrap();
-        assert_eq!(
-            table.lookup(SocketAddrV4::new([10, 0, 0, 2].into(), 80)),
-            Some(other)
-        );
+        assert_eq!(table.lookup(to([10, 0, 0, 2]), &[0; 16]), Some(other));
         assert!(table.remove(exact).is_some());
         assert!(table.is_port_used(80));
         assert!(table.remove(other).is_some());
         assert!(!table.is_port_used(80));
         let all = table.add(&request([0, 0, 0, 0], 80)).unwrap();
-        assert_eq!(
-            table.lookup(SocketAddrV4::new([10, 0, 0, 9].into(), 80)),
-            Some(all)
-        );
+        assert_eq!(table.lookup(to([10, 0, 0, 9]), &[0; 16]), Some(all));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use super::api::{Change, Facts, FlowMemory, FlowOptions, ListenRequest, StackConfig};
 use super::changes::{Changes, forget};
 use super::counters::StackCounters;
-use super::demux::{Class, FlowKey, Rules};
+use super::demux::{self, Class, FlowKey, Rules};
 use super::flow_table::{Flags, FlowTable, Phase};
 use super::interface::{Interfaces, Outlet, Station};
 use super::listener::ListenerTable;
@@ -20,7 +20,7 @@ use super::rate_limit::RateLimit;
 use super::route::RouteTable;
 use super::time_wait::TimeWaitTable;
 use super::timer_wheel::TimerWheel;
-use crate::device::{BURST_MAX, TxQueue};
+use crate::device::{BURST_MAX, RxMeta, TxQueue};
 use crate::errno::Errno;
 use crate::id::{FlowId, ListenerId};
 use crate::time::Instant;
@@ -59,6 +59,8 @@ pub struct Stack {
     pub(crate) unresolved: HashMap<Ipv4Addr, Vec<FlowId>>,
     /// The burst being processed: classes and the flows that were found.
     pub(crate) burst: Vec<(Class, Option<u32>)>,
+    /// See [`Stack::prefetch_from`].
+    pub(crate) prefetch_from: usize,
     /// Timers due in this call.
     pub(crate) due: Vec<u32>,
     /// The largest room the transmit queue ever had.
@@ -120,6 +122,7 @@ impl Stack {
             dirty: VecDeque::new(),
             unresolved: HashMap::new(),
             burst: Vec::with_capacity(BURST_MAX),
+            prefetch_from: PREFETCH_FROM,
             due: Vec::new(),
             tx_slots: 0,
             resets: RateLimit::new(RESETS_PER_SECOND, RESETS_PER_SECOND),
@@ -130,6 +133,17 @@ impl Stack {
             poison: false,
             config,
         }
+    }
+
+    /// Fetches what a burst needs ahead of its processing once so many flows exist; for measurements.
+    pub const fn prefetch_from(&mut self, flows: usize) {
+        self.prefetch_from = flows;
+    }
+
+    /// Bytes of tables that a flow takes, rings and buffers not among them.
+    #[must_use]
+    pub const fn table_bytes_per_flow() -> usize {
+        FlowTable::BYTES_PER_FLOW + TimerWheel::BYTES_PER_TIMER
     }
 
     /// What the stack was told.
@@ -247,7 +261,21 @@ impl Stack {
         self.facts_of(self.table.resolve(flow)?)
     }
 
-    fn facts_of(&self, index: u32) -> Option<Facts> {
+    /// Says what a frame received from the wire is.
+    #[must_use]
+    pub fn classify(&self, bytes: &[u8], meta: RxMeta) -> Class {
+        demux::classify(bytes, meta, &self.rules)
+    }
+
+    /// The flow between two ends, with its token.
+    #[must_use]
+    pub fn find(&self, key: FlowKey) -> Option<(FlowId, u32)> {
+        let index = self.table.lookup(key)?;
+        let (_, cold) = self.table.look(index)?;
+        Some((self.table.id(index), cold.token))
+    }
+
+    pub(crate) fn facts_of(&self, index: u32) -> Option<Facts> {
         let (hot, cold) = self.table.look(index)?;
         let open = !hot.flags.has(Flags::DETACHED) && cold.error.is_none();
         Some(Facts {
@@ -361,6 +389,8 @@ impl Stack {
     }
 }
 
+/// Below so many flows everything a burst needs is in the second-level cache.
+const PREFETCH_FROM: usize = 64;
 /// Makes keys of their own for the two tables, because sequence numbers show something of the secret's hashes.
 const TABLE_KEY: u8 = 0x5a;
 const REST_KEY: u8 = 0xc3;

@@ -32,6 +32,20 @@ pub fn set_sink(sink: Sink) {
     let _ = SINK.set(sink);
 }
 
+static REOPEN: OnceLock<fn()> = OnceLock::new();
+
+/// Sets what opens the log's file again. A binary does this once, at start.
+pub fn set_reopen(reopen: fn()) {
+    let _ = REOPEN.set(reopen);
+}
+
+/// Opens the log's file again, where it goes to one: the old one was moved away.
+pub fn reopen() {
+    if let Some(reopen) = REOPEN.get() {
+        reopen();
+    }
+}
+
 /// Drops lines less important than `level`.
 pub fn set_threshold(level: Level) {
     THRESHOLD.store(level as u8, Ordering::Relaxed);

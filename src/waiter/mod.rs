@@ -5,6 +5,7 @@
 //! holds nothing that another thread needs, is a cancellation point, and is never lost or early.
 
 pub mod counters;
+pub mod herald;
 pub mod owner;
 pub mod sleep;
 pub mod slot;

@@ -190,8 +190,11 @@ pub(super) fn pretend_eventfd(link: &Link, slot: u32, fd: u32) {
 }
 
 /// Writes the eventfd of `slot`, whose `sleeping` the caller has taken: at once when this process made it, else the host
-/// is asked to.
+/// is asked to. Or that of a herald, which the caller has rung.
 pub fn wake(link: &Link, slot: u32) {
+    if let Some(epoll) = readiness::herald::epoll(slot) {
+        return super::herald::wake(link, epoll);
+    }
     let user = link
         .control
         .slot(slot)

@@ -139,6 +139,20 @@ def our_address_is_not_available_once_a_fault_is_known(context):
     assert len(result.lines) == 1 and "vdevs" in result.lines[0], result.stderr
 
 
+# A server that goes to its own folder and clears its environment before it listens.
+MOVES = r"""
+import ctypes, os
+os.chdir("/")
+ctypes.CDLL(None).clearenv()
+""" + OURS
+
+
+def a_relative_config_is_that_of_the_start(context):
+    path = os.path.relpath(os.path.join(context.folder, "knet.conf"))
+    result = context.run(MOVES, GOOD, env={"KNET_CONF": path, "KNET_RUN_DIR": os.path.relpath(os.path.join(context.folder, "run"))})
+    assert (result.stdout, result.stderr) == ("listening\n", ""), (result.stdout, result.stderr)
+
+
 def a_program_without_sockets_reads_no_config(context):
     result = context.run("print('fine')", "nonsense")
     assert (result.stdout, result.stderr) == ("fine\n", "")
@@ -221,6 +235,7 @@ def rlimit_as_refuses_where_the_config_says_so(context):
 
 CASES = [
     a_good_config_says_nothing,
+    a_relative_config_is_that_of_the_start,
     a_program_without_sockets_reads_no_config,
     loopback_reads_no_config,
     case("config_missing", None, ["knet.conf", "[Nn]o such file|not found"]),

@@ -1753,6 +1753,48 @@ def a_redis_is_served_again_after_its_host_was_killed(faults):
         faults.lab.end(server)
 
 
+def nginx_workers_are_served_again_after_their_host_was_killed(faults):
+    """They share the listener, and nginx has cleared its environment: the config is found all the same."""
+    faults.port += 10
+    config = os.path.join(faults.lab.work, "nginx-again.conf")
+    with open(config, "w", encoding="ascii") as file:
+        file.write(
+            f"user root; daemon off; worker_processes 2; pid {config}.pid; error_log {config}.log;\n"
+            "events { worker_connections 512; }\n"
+            f"http {{ access_log off; server {{ listen {SERVER}:{faults.port}; location / {{ return 200 'served'; }} }} }}\n"
+        )
+    server = faults.lab.start("server", "nginx", "-c", config, log="nginx-again.out")
+
+    def gets():
+        with contextlib.suppress(OSError):
+            peer = faults.lab.connect(faults.port, 3)
+            peer.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            text = b""
+            while part := peer.recv(1000):
+                text += part
+            return text.endswith(b"served")
+        return False
+
+    wait_for("nginx answers", gets)
+    for _ in range(2):
+        old = faults.host()
+        os.kill(old, signal.SIGKILL)
+        wait_for("nginx answers", gets)
+        assert faults.host() != old
+    # Whoever listens ends, and the other one takes over; then both are new.
+    master, *workers = sorted(faults.pids("nginx"))
+    assert len(workers) == 2, workers
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
+        wait_for("nginx answers", gets)
+    assert master in faults.pids("nginx")
+    out = lines(server)
+    with open(f"{config}.log", encoding="utf-8") as log:
+        out += log.read().splitlines()
+    assert not [line for line in out if "accept" in line or "no share" in line], out
+    faults.lab.end(server)
+
+
 def the_interface_is_deleted_while_running(faults):
     """No connection can go on: all are reset at once and the host ends; with the interface back a new one serves."""
     server = faults.echo()
@@ -1839,7 +1881,7 @@ CASES = [
     a_fork_in_a_thread_while_another_receives, bad_pointers_are_efault, exec_with_open_connections,
     other_user_and_root_after_bind, daemon_after_listen, duplicates_above_700, three_hundred_threads_in_recv_at_once,
     twenty_thousand_short_connections_leave_nothing_behind, a_redis_whose_host_was_killed_is_restarted,
-    a_redis_is_served_again_after_its_host_was_killed,
+    a_redis_is_served_again_after_its_host_was_killed, nginx_workers_are_served_again_after_their_host_was_killed,
     the_interface_is_deleted_while_running,
     a_server_restarted_with_another_config_is_served_at_once,
 ]

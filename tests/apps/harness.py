@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
@@ -18,6 +19,8 @@ LAB = os.path.join(ROOT, "scripts", "lab.sh")
 SERVER = "10.77.0.1"
 CLIENT = "10.77.0.2"
 CLONE_NEWNET = 0x40000000
+# Everything on the kernel: a case that fails so is wrong itself. Nothing is proven about who served.
+ON_THE_KERNEL = os.environ.get("KNET_TEST_KERNEL") == "1"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -50,6 +53,13 @@ def wait_for(what, condition, seconds=10.0):
         time.sleep(0.02)
 
 
+def apart():
+    """The next labs lie in a folder of their own, so that its mode may be changed."""
+    folder = tempfile.mkdtemp(prefix="knet-labs-")
+    os.environ["KNET_LAB_DIR"] = folder
+    atexit.register(shutil.rmtree, folder, True)
+
+
 # Labs that are up: taken down also when a test's set-up fails or the run is told to end.
 _up = []
 
@@ -77,8 +87,12 @@ class Lab:
             or os.path.join(os.environ.get("XDG_RUNTIME_DIR", "/tmp"), f"knet-lab-{os.getuid()}"),
             self.name,
         )
+        if ON_THE_KERNEL:
+            subprocess.run(["ip", "-n", f"knet-{self.name}-s", "addr", "add", f"{SERVER}/24", "dev", "veth0"], check=True)
 
     def command(self, verb, *arguments):
+        if verb == "server" and ON_THE_KERNEL:
+            return ["ip", "netns", "exec", f"knet-{self.name}-s", *arguments]
         return [LAB, verb, "--name", self.name, *arguments]
 
     def run(self, verb, *arguments, **options):
@@ -99,11 +113,41 @@ class Lab:
         self.processes.append(process)
         return process
 
+    def open_to(self, uid, gid):
+        """The server's end is for another user, whom the folders on the way to the build may keep out: his programs are
+        started with what this returns, in a lab whose folders were made for it (see `apart`)."""
+        for path in (os.path.dirname(self.state), self.state, self.work):
+            os.chmod(path, 0o711)
+        log = os.path.join(self.state, "server-host.log")
+        with open(log, "ab"):
+            pass
+        for path in (os.path.join(self.state, "run-s"), log, self.work):
+            os.chown(path, uid, gid)
+        built = os.path.join(self.work, "built")
+        os.mkdir(built, 0o755)
+        for name in ("libknet_frame.so", "libknet_dpdk.so", "knetd"):
+            kinds = (os.environ.get("KNET_BUILD", "release"), "debug")
+            found = next(filter(os.path.exists, (os.path.join(ROOT, "target", kind, name) for kind in kinds)))
+            shutil.copy(found, built)
+        if ON_THE_KERNEL:
+            return ["env"]
+        return ["env", f"LD_PRELOAD={os.path.join(built, 'libknet_frame.so')}"]
+
     def client(self, *arguments, seconds=60, check=True):
         return subprocess.run(
             self.command("client", *arguments), check=check, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, timeout=seconds,
         ).stdout
+
+    def shimmed(self, *arguments, seconds=60, check=True):
+        """Runs a command at the server's end, under the shim, to its end; what it wrote."""
+        done = subprocess.run(
+            self.command("server", *arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            cwd=self.work, timeout=seconds,
+        )
+        text = done.stdout.decode(errors="replace")
+        assert not check or done.returncode == 0, f"{arguments[0]} ended with {done.returncode}: {text[-2000:]}"
+        return text
 
     def namespace(self, end):
         return f"/run/netns/knet-{self.name}-{end}"
@@ -166,11 +210,65 @@ class Lab:
 
 def passive_opens_unmoved(lab, before, accepts_before, made):
     """Design section 7: the stack served all connections and the kernel none."""
+    if ON_THE_KERNEL:
+        return
     after = lab.kernel_tcp()
     for name in ("PassiveOpens", "InSegs"):
         assert after[name] == before[name], f"the kernel's {name} moved by {after[name] - before[name]}"
     served = lab.stats().get("flows_accepted", 0) - accepts_before
     assert served >= made, f"the stack accepted {served} of {made} connections"
+
+
+@contextlib.contextmanager
+def served(lab, made=1):
+    """Inside, at least `made` connections are made to servers under the shim: the stack served all, the kernel none."""
+    before, accepted = lab.kernel_tcp(), lab.stats().get("flows_accepted", 0)
+    yield
+    passive_opens_unmoved(lab, before, accepted, made)
+
+
+@contextlib.contextmanager
+def reached(lab, made=1):
+    """Inside, programs under the shim make at least `made` connections: the stack carried all, the kernel none."""
+    before, connected = lab.kernel_tcp(), lab.stats().get("flows_connected", 0)
+    yield
+    if ON_THE_KERNEL:
+        return
+    after = lab.kernel_tcp()
+    for name in ("ActiveOpens", "InSegs"):
+        assert after[name] == before[name], f"the kernel's {name} moved by {after[name] - before[name]}"
+    count = lab.stats().get("flows_connected", 0) - connected
+    assert count >= made, f"the stack made {count} of {made} connections"
+
+
+def certificate(folder):
+    """A self-signed certificate for the server's address; the paths of certificate and key."""
+    cert, key = os.path.join(folder, "cert.pem"), os.path.join(folder, "key.pem")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "30",
+         "-subj", "/CN=knet", "-addext", f"subjectAltName=IP:{SERVER},IP:{CLIENT}", "-keyout", key, "-out", cert],
+        check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )
+    return cert, key
+
+
+def together(count, work):
+    """Runs work(0) to work(count - 1) in threads of their own; raises the first fault."""
+    faults = []
+
+    def one(n):
+        try:
+            work(n)
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=one, args=(n,), daemon=True) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if faults:
+        raise faults[0]
 
 
 def main(prefix, cases, setup, teardown):

@@ -105,6 +105,21 @@ WIRE(a_full_buffer_has_no_out_until_the_peer_reads)
     EVENT(one_event(level, 0), EPOLLOUT);
 }
 
+WIRE(a_short_write_alone_brings_an_edge)
+{
+    static unsigned char bytes[16 << 20];
+    fill_pattern(bytes, 0, sizeof bytes);
+    long slot;
+    int fd = joined(&slot), epoll = OK(epoll_create1(0));
+    nonblocking(fd);
+    watch(epoll, fd, EPOLLOUT | EPOLLET);
+    EVENT(one_event(epoll, 0), EPOLLOUT);
+    long sent = OK(send(fd, bytes, sizeof bytes, 0));
+    CHECK(sent < (long)sizeof bytes);
+    PEER("recv", slot, sent); /* and no second send that says EAGAIN */
+    EVENT(one_event(epoll, 5000), EPOLLOUT);
+}
+
 CASE(kernel_descriptors_and_sockets_in_one)
 {
     int listener = listener_at(port, 4), epoll = OK(epoll_create1(0)), ends[2];

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use knet::stack::rate_limit::RateLimit;
 use knet::telemetry::{Level, log};
@@ -15,7 +15,12 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 pub(crate) fn open(private: bool) {
     let (writer, stamped) = match (std::env::var_os("KNET_LOG"), private) {
         (Some(path), _) => match append(&path) {
-            Ok(file) => (BoxMakeWriter::new(Mutex::new(file)), true),
+            Ok(file) => {
+                // Once, at start.
+                let _ = LOG.set(Mutex::new((PathBuf::from(path), file)));
+                log::set_reopen(reopen);
+                (BoxMakeWriter::new(Mutex::new(LogFile)), true)
+            }
             Err(error) => {
                 eprintln!("knetd: KNET_LOG {}: {error}", path.to_string_lossy());
                 (BoxMakeWriter::new(io::stderr), true)
@@ -51,6 +56,42 @@ pub(crate) fn open(private: bool) {
             knet::error!("event=panic at=\"{panic}\"");
         }
     }));
+}
+
+/// The log's file and its name, where the log is a file.
+static LOG: OnceLock<Mutex<(PathBuf, File)>> = OnceLock::new();
+
+/// Opens the log's file again under its name. When that cannot be done the old one is better than none.
+fn reopen() {
+    let Some(log) = LOG.get() else { return };
+    let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+    match append(log.0.as_os_str()) {
+        Ok(file) => log.1 = file,
+        Err(error) => {
+            // Nothing is left to tell when even this cannot be written.
+            let path = log.0.display().to_string();
+            let _ = writeln!(log.1, "KNET_LOG {path}: {error}");
+        }
+    }
+}
+
+/// Writes to [`LOG`].
+struct LogFile;
+
+impl Write for LogFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(log) = LOG.get() else {
+            return Ok(bytes.len());
+        };
+        log.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .1
+            .write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 fn append(path: &std::ffi::OsStr) -> io::Result<File> {

@@ -3,20 +3,21 @@
 //! One file a part of the config; each adds its faults and goes on, so that all of them are told at once.
 
 mod dpdk;
+mod gpu;
 mod network;
 mod port;
 
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
 
 use crate::config::error::{Fault, Faults, Remark};
 use crate::config::hash::config_hash;
-use crate::config::parse::{Node, Value};
+use crate::config::parse::Node;
 use crate::config::raw::{self, Raw};
 use crate::config::reader::{Field, Reader, quoted};
 use crate::config::settings::{
-    Accelerate, Buffers, Config, Idle, Mode, Network, Offload, OnError, OnHostLost, Progress, Run,
-    Tcp,
+    Accelerate, Buffers, Config, Idle, MetricsAt, Mode, Network, Offload, OnError, OnHostLost,
+    Progress, Run, Tcp,
 };
 use crate::telemetry::Level;
 
@@ -32,7 +33,6 @@ pub(super) fn resolve(
 ) -> Result<Config, Faults> {
     let mut reader = Reader::new(root, faults);
     let raw = Raw::read(&mut reader);
-    let gpu = gpu(&mut reader);
     let mut cross = Cross {
         faults: reader.faults,
         remarks: reader.remarks,
@@ -43,12 +43,15 @@ pub(super) fn resolve(
     let accelerate = cross.accelerate(&raw.accelerate, &network);
     let (mode, run) = cross.run(&raw.common);
     let offload = cross.offload(&raw.hw_offload);
+    let metrics = cross.metrics(&raw.common.metrics);
     let buffers = cross.buffers(&raw.proto_stack);
     let dpdk = cross.dpdk(
         &raw.dpdk,
         &raw.proto_stack,
         raw.common.cothread_enable.value == 1,
     );
+
+    let gpu = cross.gpu(&raw.gpu);
 
     let Cross {
         mut faults,
@@ -111,6 +114,7 @@ pub(super) fn resolve(
         },
         buffers,
         dpdk,
+        metrics,
         gpu,
         remarks,
     })
@@ -120,26 +124,6 @@ pub(super) fn resolve(
 /// which `tests::numbers_at_their_ends_survive_the_conversion` looks for.
 fn number<T: TryFrom<i64> + Default>(field: &Field<i64>) -> T {
     T::try_from(field.value).unwrap_or_default()
-}
-
-/// `gpu` is kept as it stands; only its shape is checked.
-fn gpu(reader: &mut Reader<'_>) -> Option<Node> {
-    let member = reader.top("gpu")?;
-    let (path, at) = ("gpu".to_owned(), Some(member.node.at));
-    if let Value::Object(_) = member.node.value {
-        let what = "is not served by this version: payloads go by unchanged".to_owned();
-        reader.remarks.push(Remark { path, at, what });
-        Some(member.node.clone())
-    } else {
-        let advice = "an object: { ... }".to_owned();
-        reader.faults.push(Fault {
-            path,
-            at,
-            what: "not an object".to_owned(),
-            advice,
-        });
-        None
-    }
 }
 
 struct Cross {
@@ -256,6 +240,27 @@ impl Cross {
             inline_grace: micros(&raw.inline_grace_us),
         };
         (mode, run)
+    }
+
+    fn metrics(&mut self, field: &Field<String>) -> Option<MetricsAt> {
+        if field.value.is_empty() {
+            return None;
+        }
+        if let Some(path) = field.value.strip_prefix("unix:")
+            && path.starts_with('/')
+        {
+            return Some(MetricsAt::Unix(path.into()));
+        }
+        let endpoint: Option<SocketAddrV4> = field.value.parse().ok();
+        let endpoint = endpoint.filter(|it| it.ip().is_loopback() && it.port() != 0);
+        if endpoint.is_none() {
+            let what = format!("{} is no place for metrics", quoted(&field.value));
+            self.faults.push(field.fault(
+                what,
+                "\"unix:/absolute/path\", or a loopback address with a port: \"127.0.0.1:9464\"",
+            ));
+        }
+        endpoint.map(MetricsAt::Loopback)
     }
 
     fn offload(&mut self, raw: &raw::HwOffload) -> Offload {

@@ -10,6 +10,7 @@ use crate::channel::layout::Layout;
 use crate::device::Device;
 use crate::device::fault::FaultConfig;
 use crate::device::pair::pair;
+use crate::gpu::Pipeline;
 use crate::lcore::{
     IdleConfig, IdlePolicy, Lcore, LcoreConfig, LcoreStatus, Mail, Mailbox, Segments,
 };
@@ -78,7 +79,7 @@ pub(super) fn attach(segments: &Segments, cell: u32) -> Program {
 }
 
 impl Host {
-    fn new(address: Ipv4Addr, mut device: impl Device, layout: Layout) -> Self {
+    fn new(address: Ipv4Addr, mut device: impl Device, layout: Layout, pipeline: Pipeline) -> Self {
         let stack = Stack::new(stack_config(address, &device));
         let (rx, tx) = device.queue_pair(0).unwrap();
         let mailbox = Arc::new(Mailbox::new().unwrap());
@@ -86,6 +87,7 @@ impl Host {
         let segments = Arc::new(Segments::create(layout).unwrap());
         mailbox.post(Mail::Attach {
             owner: OWNER,
+            user: 0,
             segments: Arc::clone(&segments),
         });
         mailbox.post(Mail::Process {
@@ -98,6 +100,7 @@ impl Host {
             tx,
             mailbox: Arc::clone(&mailbox),
             status: Arc::clone(&status),
+            pipeline,
             idle: IdleConfig {
                 policy: IdlePolicy::Spin,
                 spin: Duration::ZERO,
@@ -125,11 +128,21 @@ impl Lab {
     }
 
     pub(super) fn with(faults: FaultConfig, layout: Layout) -> Self {
+        Self::staged(faults, layout, Pipeline::default(), Pipeline::default())
+    }
+
+    /// With what looks at the payload of the server and of the client.
+    pub(super) fn staged(
+        faults: FaultConfig,
+        layout: Layout,
+        server: Pipeline,
+        client: Pipeline,
+    ) -> Self {
         let (a, b) = pair(faults, faults, 1_500);
         let mut lab = Self {
             now: Instant::from_millis(1),
-            server: Host::new(SERVER, a, layout),
-            client: Host::new(CLIENT, b, layout),
+            server: Host::new(SERVER, a, layout, server),
+            client: Host::new(CLIENT, b, layout, client),
         };
         lab.server.lcore.announce();
         lab.client.lcore.announce();

@@ -333,6 +333,18 @@ fn a_non_blocking_send_is_short_and_then_eagain() {
 }
 
 #[test]
+fn a_short_write_asks_for_an_edge_when_there_is_room() {
+    let fake = Fake::new();
+    let object = fake.stream(1);
+    let bytes = vec![b'x'; RING as usize + 1];
+    assert_eq!(put(fake.link, object, &bytes, true), Ok(RING as usize));
+    let edge = || fake.cell(object).host.edge.load(Ordering::Relaxed);
+    let before = edge();
+    assert_eq!(fake.sent(object, RING as usize).len(), RING as usize);
+    assert_eq!(edge(), before + 1);
+}
+
+#[test]
 fn a_send_gathers_its_parts() {
     let fake = Fake::new();
     let object = fake.stream(1);

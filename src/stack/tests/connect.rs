@@ -352,6 +352,7 @@ fn listening_is_arbitrated() {
             owner: Owner(1),
             token: 1,
             options: FlowOptions::default(),
+            shares: None,
         })
     };
     assert_eq!(

@@ -81,6 +81,7 @@ impl Host {
                 owner: Owner(1),
                 token: 77,
                 options,
+                shares: None,
             })
             .unwrap()
     }

@@ -1,0 +1,126 @@
+//! ChaCha20 (RFC 8439) by stream offset: the same bytes come out however the stream is cut and whatever is sent again.
+//!
+//! Both ends of a connection derive the same key stream for each direction: the nonce is made of the sender's and the
+//! receiver's address and port. It hides, it does not authenticate, and a pair of ports that is used again uses its key
+//! stream again: a demonstration of a kernel that writes, not a replacement for TLS.
+
+use chacha20::ChaCha20;
+use chacha20::cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
+
+use super::chunk::Chunk;
+use super::kernel::{Finding, KernelState, PayloadKernel};
+
+/// The kernel `chacha20`.
+pub(super) struct Cipher {
+    key: [u8; 32],
+}
+
+impl core::fmt::Debug for Cipher {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        out.debug_struct("Cipher").finish_non_exhaustive()
+    }
+}
+
+impl Cipher {
+    /// A cipher with `key`.
+    pub(super) const fn new(key: [u8; 32]) -> Self {
+        Self { key }
+    }
+}
+
+impl PayloadKernel for Cipher {
+    fn name(&self) -> &'static str {
+        "chacha20"
+    }
+
+    fn run(&mut self, chunk: &mut Chunk<'_>, _: &mut KernelState) -> Finding {
+        let (from, to) = (chunk.sender(), chunk.receiver());
+        let [a, b, c, d] = from.ip().octets();
+        let [e, f, g, h] = to.ip().octets();
+        let [i, j] = from.port().to_be_bytes();
+        let [k, l] = to.port().to_be_bytes();
+        let nonce = [a, b, c, d, e, f, g, h, i, j, k, l];
+        let mut cipher = ChaCha20::new(&self.key.into(), &nonce.into());
+        // The block counter has 32 bits: behind 256 GiB there is no key stream, and nothing may leave as it is.
+        let done = cipher.try_seek(chunk.offset).is_ok()
+            && cipher.try_apply_keystream(chunk.bytes).is_ok();
+        Finding {
+            failed: !done,
+            ..Finding::NOTHING
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::chunk::tests::chunk;
+    use super::super::chunk::{Direction, Ends};
+    use super::*;
+
+    fn run(kernel: &mut Cipher, chunk: &mut Chunk<'_>) -> Finding {
+        kernel.run(chunk, &mut KernelState::default())
+    }
+
+    #[test]
+    fn any_cut_gives_the_bytes_of_the_whole() {
+        let mut kernel = Cipher::new([7; 32]);
+        let plain: Vec<u8> = (0..=255).cycle().take(1000).collect();
+        let mut whole = plain.clone();
+        assert_eq!(
+            run(&mut kernel, &mut chunk(0, &mut whole)),
+            Finding::NOTHING
+        );
+        assert_ne!(whole, plain);
+        for cut in [1, 63, 64, 65, 128, 999] {
+            let mut parts = plain.clone();
+            let (first, second) = parts.split_at_mut(cut);
+            // The later part first: order does not matter.
+            run(&mut kernel, &mut chunk(cut as u64, second));
+            run(&mut kernel, &mut chunk(0, first));
+            assert_eq!(parts, whole, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn the_other_end_takes_it_off_again() {
+        let mut kernel = Cipher::new([9; 32]);
+        let mut bytes = *b"attack at dawn";
+        run(&mut kernel, &mut chunk(5, &mut bytes));
+        let mut here = chunk(5, &mut bytes);
+        here.direction = Direction::Tx;
+        here.ends = Ends {
+            local: here.ends.remote,
+            remote: here.ends.local,
+        };
+        run(&mut kernel, &mut here);
+        assert_eq!(&bytes, b"attack at dawn");
+    }
+
+    #[test]
+    fn the_key_stream_is_that_of_the_rfc() {
+        // RFC 8439 section 2.4.2 with its key, nonce and block 1.
+        let key: [u8; 32] = core::array::from_fn(|at| u8::try_from(at).unwrap());
+        let mut kernel = Cipher::new(key);
+        let mut bytes = *b"Ladies and Gentl";
+        let mut here = chunk(64, &mut bytes);
+        here.ends = Ends {
+            remote: "0.0.0.0:0".parse().unwrap(),
+            local: "0.0.0.74:0".parse().unwrap(),
+        };
+        run(&mut kernel, &mut here);
+        assert_eq!(
+            bytes,
+            [
+                0x6e, 0x2e, 0x35, 0x9a, 0x25, 0x68, 0xf9, 0x80, 0x41, 0xba, 0x07, 0x28, 0xdd, 0x0d,
+                0x69, 0x81
+            ]
+        );
+    }
+
+    #[test]
+    fn nothing_leaves_in_clear_where_the_key_stream_ends() {
+        let mut kernel = Cipher::new([1; 32]);
+        let mut bytes = [0; 128];
+        assert!(run(&mut kernel, &mut chunk((1 << 38) - 64, &mut bytes)).failed);
+    }
+}

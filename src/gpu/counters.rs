@@ -1,0 +1,29 @@
+//! What the payload stage counts of itself.
+
+use crate::counters;
+
+counters! {
+    /// Counters of the payload stage of one lcore.
+    pub struct StageCounters {
+        /// Chunks that met at least one kernel.
+        payload_chunks,
+        /// Bytes of those chunks; a byte counts once a kernel.
+        payload_bytes,
+        /// Chunks in which a kernel found what it looks for.
+        payload_matched,
+        /// Flows reset by a verdict.
+        payload_flows_reset,
+        /// Segments dropped by a verdict.
+        payload_segments_dropped,
+        /// Flows reset because one segment was dropped by a verdict too often.
+        payload_flows_reset_drops,
+        /// Chunks marked.
+        payload_chunks_marked,
+        /// Chunks copied to a mirror.
+        payload_chunks_mirrored,
+        /// Copies that a mirror had no room for.
+        payload_mirror_dropped,
+        /// Chunks that a kernel could not work on: their flows are reset.
+        payload_failed,
+    }
+}

@@ -1,0 +1,215 @@
+//! Many literals at once (Aho-Corasick), found also where a chunk ends in the middle of one: the automaton's state is
+//! kept from chunk to chunk, so no byte is looked at twice and none is held back.
+
+mod rules;
+
+use aho_corasick::automaton::{Automaton, StateID};
+use aho_corasick::{Anchored, MatchError, StartKind, dfa, nfa};
+
+pub(super) use self::rules::{Rules, parse};
+use super::chunk::Chunk;
+use super::kernel::{Finding, KernelState, PayloadKernel};
+
+/// The kernel `pattern`.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    exact: Option<Machine>,
+    any_case: Option<Machine>,
+    matches: u64,
+}
+
+/// An automaton, and the number in the rules file of each of its patterns.
+#[derive(Debug)]
+struct Machine {
+    form: Form,
+    numbers: Vec<u32>,
+}
+
+/// A table is faster; the other form is smaller.
+#[derive(Debug)]
+enum Form {
+    Table(dfa::DFA),
+    Compact(nfa::contiguous::NFA),
+}
+
+/// Bytes of patterns up to which the automaton is a table: at most about 4 MiB of it.
+const TABLE_BYTES_MAX: usize = 16 << 10;
+
+impl Pattern {
+    /// Builds the automata of `rules`.
+    ///
+    /// # Errors
+    /// One line: they are too many or too long for an automaton.
+    pub(super) fn new(rules: &Rules) -> Result<Self, String> {
+        let build = |any_case| Machine::new(rules, any_case);
+        Ok(Self {
+            exact: build(false)?,
+            any_case: build(true)?,
+            matches: 0,
+        })
+    }
+}
+
+impl Machine {
+    fn new(rules: &Rules, any_case: bool) -> Result<Option<Self>, String> {
+        let mut numbers = Vec::new();
+        let mut patterns = Vec::new();
+        for (number, rule) in (0_u32..).zip(&rules.0) {
+            if rule.any_case == any_case {
+                numbers.push(number);
+                patterns.push(rule.bytes.as_slice());
+            }
+        }
+        if patterns.is_empty() {
+            return Ok(None);
+        }
+        let bytes: usize = patterns.iter().map(|pattern| pattern.len()).sum();
+        let form = if bytes <= TABLE_BYTES_MAX {
+            dfa::Builder::new()
+                .start_kind(StartKind::Unanchored)
+                .ascii_case_insensitive(any_case)
+                .build(&patterns)
+                .map(Form::Table)
+        } else {
+            nfa::contiguous::Builder::new()
+                .ascii_case_insensitive(any_case)
+                .build(&patterns)
+                .map(Form::Compact)
+        };
+        let form = form.map_err(|error| format!("patterns: {error}"))?;
+        Ok(Some(Self { form, numbers }))
+    }
+
+    /// Goes on from `state`, 0 at the beginning; returns the number of the first pattern found and how often one was.
+    fn run(&self, bytes: &[u8], state: &mut u64) -> Result<(Option<u32>, u64), MatchError> {
+        let (first, count) = match &self.form {
+            Form::Table(machine) => walk(machine, bytes, state)?,
+            Form::Compact(machine) => walk(machine, bytes, state)?,
+        };
+        Ok((first.and_then(|at| self.numbers.get(at).copied()), count))
+    }
+}
+
+/// Walks `machine` over `bytes`. `state` is one more than the automaton's, so that 0 is the beginning.
+fn walk<M: Automaton>(
+    machine: &M,
+    bytes: &[u8],
+    state: &mut u64,
+) -> Result<(Option<usize>, u64), MatchError> {
+    let kept = state
+        .checked_sub(1)
+        .and_then(|kept| usize::try_from(kept).ok());
+    let mut at = match kept.and_then(|kept| StateID::new(kept).ok()) {
+        Some(at) => at,
+        None => machine.start_state(Anchored::No)?,
+    };
+    let (mut first, mut count) = (None, 0);
+    for byte in bytes {
+        at = machine.next_state(Anchored::No, at, *byte);
+        if machine.is_special(at) && machine.is_match(at) {
+            count += 1;
+            first = first.or_else(|| Some(machine.match_pattern(at, 0).as_usize()));
+        }
+    }
+    *state = u64::from(at.as_u32()) + 1;
+    Ok((first, count))
+}
+
+impl PayloadKernel for Pattern {
+    fn name(&self) -> &'static str {
+        "pattern"
+    }
+
+    fn run(&mut self, chunk: &mut Chunk<'_>, state: &mut KernelState) -> Finding {
+        let mut finding = Finding::NOTHING;
+        let machines = [&self.exact, &self.any_case];
+        for (machine, kept) in machines.into_iter().zip(&mut state.0) {
+            let Some(machine) = machine else {
+                continue;
+            };
+            match machine.run(chunk.bytes, kept) {
+                Ok((matched, count)) => {
+                    finding.matched = finding.matched.or(matched);
+                    self.matches += count;
+                }
+                // No unanchored start: it was built with one.
+                Err(_) => finding.failed = true,
+            }
+        }
+        finding
+    }
+
+    fn report(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        visit("payload_pattern_matches", self.matches);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::chunk::tests::chunk;
+    use super::*;
+
+    fn kernel(file: &str) -> Pattern {
+        Pattern::new(&parse(file.as_bytes()).unwrap()).unwrap()
+    }
+
+    fn feed(kernel: &mut Pattern, parts: &[&[u8]]) -> Vec<Option<u32>> {
+        let mut state = KernelState::default();
+        let feed = |part: &&[u8]| {
+            let mut bytes = part.to_vec();
+            kernel.run(&mut chunk(0, &mut bytes), &mut state).matched
+        };
+        parts.iter().map(feed).collect()
+    }
+
+    #[test]
+    fn a_pattern_is_found_wherever_the_stream_is_cut() {
+        let text = b"xx forbidden yy";
+        for cut in 0..text.len() {
+            let (first, second) = text.split_at(cut);
+            let mut kernel = kernel("other\nforbidden\n");
+            let found = feed(&mut kernel, &[first, second]);
+            let ends_in_first = cut >= 12;
+            assert_eq!(
+                found,
+                [ends_in_first.then_some(1), (!ends_in_first).then_some(1)]
+            );
+        }
+        let mut kernel = kernel("forbidden");
+        let bytes: Vec<&[u8]> = text.chunks(1).collect();
+        assert_eq!(feed(&mut kernel, &bytes).iter().flatten().count(), 1);
+    }
+
+    #[test]
+    fn case_matters_only_where_the_rule_says_so() {
+        let rules = "\"Secret\"\ni\"Other\"\n";
+        assert_eq!(feed(&mut kernel(rules), &[b"SECRET"]), [None]);
+        assert_eq!(feed(&mut kernel(rules), &[b"a Secret"]), [Some(0)]);
+        assert_eq!(feed(&mut kernel(rules), &[b"oTh", b"ER"]), [None, Some(1)]);
+    }
+
+    #[test]
+    fn both_forms_find_what_a_plain_search_finds() {
+        let mut word = 12_345_u64;
+        let mut random = move || {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            word >> 33
+        };
+        let patterns: Vec<String> = (0..4_000).map(|_| format!("p{:08x}", random())).collect();
+        let file = patterns.join("\n");
+        let mut large = kernel(&file);
+        assert!(matches!(
+            large.exact.as_ref().unwrap().form,
+            Form::Compact(_)
+        ));
+        let mut small = kernel(&patterns[..100].join("\n"));
+        assert!(matches!(small.exact.as_ref().unwrap().form, Form::Table(_)));
+        for number in [0, 57, 99] {
+            let text = format!("noise {} noise", patterns[number]);
+            let found = [Some(u32::try_from(number).unwrap())];
+            assert_eq!(feed(&mut large, &[text.as_bytes()]), found);
+            assert_eq!(feed(&mut small, &[text.as_bytes()]), found);
+        }
+        assert_eq!(feed(&mut large, &[b"p0000000"]), [None]);
+    }
+}

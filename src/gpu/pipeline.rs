@@ -1,0 +1,290 @@
+//! The rules of the config with their kernels, loaded once.
+
+use core::net::Ipv4Addr;
+use std::path::Path;
+
+use super::chacha20::Cipher;
+use super::chunk::{Direction, Ends};
+use super::crc32c::Crc32c;
+use super::kernel::PayloadKernel;
+use super::mirror::Mirror;
+use super::pattern::{self, Pattern};
+use super::stage::{PacketStage, StreamStage};
+use super::stats::Stats;
+use crate::config::is_inside;
+use crate::config::payload::{Attach, Gpu, Kernel, OnMatch, PayloadRule};
+
+/// What a match of a kernel does.
+#[derive(Debug)]
+pub(super) enum Action {
+    /// It is counted.
+    Pass,
+    /// The segment is dropped.
+    Drop,
+    /// Both ends are reset.
+    Reset,
+    /// A line is logged.
+    Mark(u32),
+    /// It is copied.
+    Mirror(Mirror),
+}
+
+/// A rule that can be run.
+pub struct Rule {
+    pub(super) kernel: Box<dyn PayloadKernel>,
+    pub(super) action: Action,
+    rx: bool,
+    tx: bool,
+    ports: Vec<u16>,
+    networks: Vec<(Ipv4Addr, u8)>,
+    pub(super) min_payload: usize,
+    /// Lines logged so far.
+    pub(super) marks: u64,
+}
+
+impl core::fmt::Debug for Rule {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        out.debug_struct("Rule")
+            .field("kernel", &self.kernel.name())
+            .field("action", &self.action)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Rule {
+    /// Whether the rule is for the flows between these ends.
+    pub(super) fn covers(&self, ends: Ends) -> bool {
+        let port = |port| self.ports.contains(&port);
+        let inside = |network| is_inside(*ends.remote.ip(), network);
+        (self.ports.is_empty() || port(ends.local.port()) || port(ends.remote.port()))
+            && (self.networks.is_empty() || self.networks.iter().copied().any(inside))
+    }
+
+    /// Whether the rule is for bytes that go this way.
+    pub(super) const fn takes(&self, direction: Direction) -> bool {
+        match direction {
+            Direction::Rx => self.rx,
+            Direction::Tx => self.tx,
+        }
+    }
+}
+
+/// Every kernel of the config, ready to run. A place without a rule is None.
+#[derive(Debug, Default)]
+pub struct Pipeline {
+    /// Looks at streams.
+    pub stream: Option<StreamStage>,
+    /// Looks at received segments.
+    pub packet_rx: Option<PacketStage>,
+    /// Looks at sent segments.
+    pub packet_tx: Option<PacketStage>,
+}
+
+impl Pipeline {
+    /// Reads the files that the rules name and builds their kernels. May take a second for a large rules file: it is
+    /// for the start of a host, not for the loop.
+    ///
+    /// # Errors
+    /// One line for the operator: the rule, the file and what is wrong with it, every rule's faults at once.
+    pub fn load(config: &Gpu) -> Result<Self, String> {
+        Self::build(config, &|path| Mirror::create(path).map(Action::Mirror))
+    }
+
+    /// Says whether [`Pipeline::load`] would succeed; writes nothing.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn examine(config: &Gpu) -> Result<(), String> {
+        Self::build(config, &|path| {
+            let folder = Path::new(path).parent().unwrap_or_else(|| Path::new("/"));
+            std::fs::metadata(folder).map(|_| Action::Pass)
+        })
+        .map(|_| ())
+    }
+
+    fn build(config: &Gpu, mirror: MakeMirror<'_>) -> Result<Self, String> {
+        let (mut stream, mut packet_rx, mut packet_tx) = (Vec::new(), Vec::new(), Vec::new());
+        let mut faults = Vec::new();
+        let mut add = |place: &mut Vec<Rule>, rule: &PayloadRule| match load(rule, mirror) {
+            Ok(rule) => place.push(rule),
+            Err(fault) => faults.push(format!("{}: {fault}", rule.path)),
+        };
+        for rule in &config.pipeline {
+            match rule.attach {
+                Attach::Stream => add(&mut stream, rule),
+                Attach::Packet => {
+                    if rule.rx {
+                        add(&mut packet_rx, rule);
+                    }
+                    if rule.tx {
+                        add(&mut packet_tx, rule);
+                    }
+                }
+            }
+        }
+        faults.dedup();
+        if !faults.is_empty() {
+            return Err(faults.join("; "));
+        }
+        let some = |rules: Vec<Rule>| (!rules.is_empty()).then_some(rules);
+        Ok(Self {
+            stream: some(stream).map(StreamStage::new),
+            packet_rx: some(packet_rx).map(PacketStage::new),
+            packet_tx: some(packet_tx).map(PacketStage::new),
+        })
+    }
+}
+
+/// Makes the mirror of a path.
+type MakeMirror<'a> = &'a dyn Fn(&str) -> std::io::Result<Action>;
+
+fn load(rule: &PayloadRule, mirror: MakeMirror<'_>) -> Result<Rule, String> {
+    let mut action = Action::Pass;
+    let kernel: Box<dyn PayloadKernel> = match &rule.kernel {
+        Kernel::Pattern { file, on_match } => {
+            action = match on_match {
+                OnMatch::Pass => Action::Pass,
+                OnMatch::Drop => Action::Drop,
+                OnMatch::Reset => Action::Reset,
+                OnMatch::Mark(mark) => Action::Mark(*mark),
+                OnMatch::Mirror(path) => {
+                    mirror(path).map_err(|error| format!("mirror_file {path}: {error}"))?
+                }
+            };
+            let text = read(file, RULES_FILE_BYTES_MAX)
+                .map_err(|error| format!("patterns_file {file}: {error}"))?;
+            let rules = pattern::parse(&text)
+                .map_err(|faults| format!("patterns_file {file}: {}", faults.join(", ")))?;
+            Box::new(
+                Pattern::new(&rules).map_err(|error| format!("patterns_file {file}: {error}"))?,
+            )
+        }
+        Kernel::Stats => Box::new(Stats::default()),
+        Kernel::Chacha20 { key_file } => {
+            let key = read(key_file, KEY_FILE_BYTES_MAX)
+                .and_then(|text| key(&text))
+                .map_err(|error| format!("key_file {key_file}: {error}"))?;
+            Box::new(Cipher::new(key))
+        }
+        Kernel::Crc32c => Box::new(Crc32c::default()),
+    };
+    Ok(Rule {
+        kernel,
+        action,
+        rx: rule.rx,
+        tx: rule.tx,
+        ports: rule.ports.clone(),
+        networks: rule.networks.clone(),
+        min_payload: usize::from(rule.min_payload),
+        marks: 0,
+    })
+}
+
+/// The contents of a regular file of at most `max` bytes.
+fn read(path: &str, max: u64) -> Result<Vec<u8>, String> {
+    let about = std::fs::metadata(path).map_err(|error| error.to_string())?;
+    if !about.is_file() {
+        return Err("not a regular file".to_owned());
+    }
+    if about.len() > max {
+        return Err(format!("{} bytes, at most {max}", about.len()));
+    }
+    std::fs::read(path).map_err(|error| error.to_string())
+}
+
+/// A key of 64 hexadecimal digits; white space around it is no part of it.
+fn key(text: &[u8]) -> Result<[u8; 32], String> {
+    let wrong = || "64 hexadecimal digits are wanted".to_owned();
+    let digits = text.trim_ascii();
+    let mut key = [0; 32];
+    if digits.len() != 2 * key.len() {
+        return Err(wrong());
+    }
+    for (byte, pair) in key.iter_mut().zip(digits.chunks(2)) {
+        let pair = core::str::from_utf8(pair).map_err(|_| wrong())?;
+        if !pair.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(wrong());
+        }
+        *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+    }
+    Ok(key)
+}
+
+/// 10 000 rules of 1 KiB.
+const RULES_FILE_BYTES_MAX: u64 = 10 << 20;
+const KEY_FILE_BYTES_MAX: u64 = 4_096;
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A rule for all flows and both ways.
+    pub(in super::super) fn rule(kernel: Kernel) -> PayloadRule {
+        PayloadRule {
+            path: "gpu.pipeline[0]".to_owned(),
+            kernel,
+            rx: true,
+            tx: true,
+            attach: Attach::Stream,
+            ports: Vec::new(),
+            networks: Vec::new(),
+            min_payload: 0,
+        }
+    }
+
+    /// A pipeline of these rules.
+    pub(in super::super) fn pipeline(rules: Vec<PayloadRule>) -> Result<Pipeline, String> {
+        Pipeline::load(&Gpu {
+            required: false,
+            mode: "cpu".to_owned(),
+            pipeline: rules,
+        })
+    }
+
+    #[test]
+    fn every_file_that_cannot_be_used_is_told_at_once() {
+        let missing = rule(Kernel::Pattern {
+            file: "/nonexistent/rules".to_owned(),
+            on_match: OnMatch::Reset,
+        });
+        let folder = rule(Kernel::Chacha20 {
+            key_file: "/proc".to_owned(),
+        });
+        let fault = pipeline(vec![missing, folder]).unwrap_err();
+        assert!(
+            fault.contains("patterns_file /nonexistent/rules: "),
+            "{fault}"
+        );
+        assert!(
+            fault.contains("key_file /proc: not a regular file"),
+            "{fault}"
+        );
+    }
+
+    #[test]
+    fn a_key_is_64_digits() {
+        assert_eq!(
+            key(format!(" {}\n", "0f".repeat(32)).as_bytes()),
+            Ok([15; 32])
+        );
+        for wrong in ["", "00", &"0g".repeat(32), &"+1".repeat(32)] {
+            assert!(key(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_rule_covers_its_ports_and_networks() {
+        let ends = |local: &str, remote: &str| Ends {
+            local: local.parse().unwrap(),
+            remote: remote.parse().unwrap(),
+        };
+        let mut wanted = rule(Kernel::Stats);
+        wanted.ports = vec![80];
+        wanted.networks = vec![("10.1.0.0".parse().unwrap(), 16)];
+        let rule = load(&wanted, &|_| Ok(Action::Pass)).unwrap();
+        assert!(rule.covers(ends("10.0.0.2:80", "10.1.2.3:4000")));
+        assert!(rule.covers(ends("10.0.0.2:4000", "10.1.2.3:80")));
+        assert!(!rule.covers(ends("10.0.0.2:81", "10.1.2.3:4000")));
+        assert!(!rule.covers(ends("10.0.0.2:80", "10.2.2.3:4000")));
+    }
+}

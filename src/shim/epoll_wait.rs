@@ -1,0 +1,129 @@
+//! epoll_wait and its kin.
+//!
+//! # Safety
+//! Arguments go to the original as they came, or through `cvt`; lists of the program are used for the length
+//! that came with them, during the call only.
+
+#![allow(unsafe_code)]
+
+use core::ffi::c_int;
+use core::time::Duration;
+
+use libc::{epoll_event, sigset_t, timespec};
+
+use super::cvt;
+use crate::attach;
+use crate::errno::Errno;
+use crate::fd::epoll;
+use crate::fd::table::{self, Entry, Record};
+use crate::ffi::real;
+use crate::ffi::wait::{EpollEvent, SignalMask};
+
+/// The epoll behind `epfd` when its wait is ours.
+fn waited(epfd: c_int) -> Option<Record> {
+    if attach::link().is_none() && (!attach::may_accelerate() || real::is_single_threaded()) {
+        // Nobody can route a socket and add it while the one thread waits.
+        return None;
+    }
+    match table::entry(epfd) {
+        Entry::Epoll(record) => Some(record),
+        _ => None,
+    }
+}
+
+/// EP_MAX_EVENTS of Linux.
+const EVENTS_MAX: usize = i32::MAX as usize / 16;
+
+/// A wait on an epoll of ours.
+///
+/// # Safety
+/// `room` writable events.
+unsafe fn wait_on(
+    epfd: c_int,
+    record: Record,
+    events: *mut epoll_event,
+    room: c_int,
+    timeout: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> c_int {
+    let room = match usize::try_from(room) {
+        Ok(room) if room > 0 && room <= EVENTS_MAX => room,
+        _ => return cvt::done(Err(Errno::INVAL)),
+    };
+    if events.is_null() {
+        // DEVIATION: Linux looks at the pointer only when there is an event to write.
+        return cvt::done(Err(Errno::FAULT));
+    }
+    // SAFETY: not null, as many as the caller promises; only written to. The layouts are the same.
+    let events = unsafe { core::slice::from_raw_parts_mut(events.cast::<EpollEvent>(), room) };
+    cvt::number(epoll::wait(epfd, record, events, timeout, mask))
+}
+
+/// epoll_wait(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn epoll_wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    timeout: c_int,
+) -> c_int {
+    match waited(epfd) {
+        // SAFETY: as the caller promises.
+        Some(record) => unsafe { wait_on(epfd, record, events, room, cvt::millis(timeout), None) },
+        // SAFETY: the caller's arguments, unchanged.
+        None => unsafe { real::epoll_wait(epfd, events, room, timeout) },
+    }
+}
+
+/// epoll_pwait(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn epoll_pwait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    match waited(epfd) {
+        Some(record) => {
+            // SAFETY: as the caller promises.
+            let mask = unsafe { cvt::mask(mask) };
+            // SAFETY: as the caller promises.
+            unsafe { wait_on(epfd, record, events, room, cvt::millis(timeout), mask) }
+        }
+        // SAFETY: the caller's arguments, unchanged.
+        None => unsafe { real::epoll_pwait(epfd, events, room, timeout, mask) },
+    }
+}
+
+/// epoll_pwait2(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn epoll_pwait2(
+    epfd: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    match waited(epfd) {
+        Some(record) => {
+            // SAFETY: as the caller promises.
+            let timeout = match unsafe { cvt::span(timeout) } {
+                Ok(timeout) => timeout,
+                Err(error) => return cvt::done(Err(error)),
+            };
+            // SAFETY: as the caller promises.
+            let mask = unsafe { cvt::mask(mask) };
+            // SAFETY: as the caller promises.
+            unsafe { wait_on(epfd, record, events, room, timeout, mask) }
+        }
+        // SAFETY: the caller's arguments, unchanged.
+        None => unsafe { real::epoll_pwait2(epfd, events, room, timeout, mask) },
+    }
+}

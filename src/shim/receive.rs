@@ -1,0 +1,293 @@
+//! Receiving.
+//!
+//! # Safety
+//! Arguments go to the original as they came, or through `cvt`.
+
+#![allow(unsafe_code)]
+
+use core::ffi::{c_int, c_uint, c_void};
+use std::io::IoSliceMut;
+
+use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+
+use super::socket::is_nonblocking;
+use super::{cvt, message};
+use crate::errno::{Errno, Result};
+use crate::fd::inflight::InFlight;
+use crate::fd::{Socket, accelerated};
+use crate::ffi::real;
+use crate::socket::stream::{self, RecvFlags};
+
+/// Receives into `parts`.
+pub(super) fn receive(socket: Socket, parts: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        // Nothing of ours ever reports there.
+        return Err(Errno::AGAIN);
+    }
+    if flags & libc::MSG_OOB != 0 {
+        // DEVIATION: there is no urgent data; tcp(7) gives EINVAL when none is pending.
+        return Err(Errno::INVAL);
+    }
+    let flags = RecvFlags {
+        peek: flags & libc::MSG_PEEK != 0,
+        waitall: flags & libc::MSG_WAITALL != 0,
+        dontwait: flags & libc::MSG_DONTWAIT != 0,
+        trunc: flags & libc::MSG_TRUNC != 0,
+    };
+    let nonblocking = is_nonblocking(socket)?;
+    let _held = InFlight::when_waiting(&socket, nonblocking || flags.dontwait);
+    stream::recv(socket.link, socket.object, parts, flags, nonblocking)
+}
+
+/// A receive into one buffer, as recv(2).
+///
+/// # Safety
+/// As recv(2).
+unsafe fn receive_bytes(socket: Socket, place: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    if len == 0 || place.is_null() {
+        return cvt::count(receive_nowhere(socket, len, flags));
+    }
+    // SAFETY: as the caller promises.
+    let room = unsafe { cvt::room(place, len) };
+    cvt::count(room.and_then(|room| receive(socket, &mut [IoSliceMut::new(room)], flags)))
+}
+
+/// A receive without a buffer, as tcp_recvmsg: it waits for bytes all the same, and finds the bad pointer only then. Without
+/// a length it returns 0 once there is something; with MSG_TRUNC the pointer is never looked through.
+fn receive_nowhere(socket: Socket, len: size_t, flags: c_int) -> Result<usize> {
+    let mut buffer = [0; DISCARDED_BYTES];
+    let (want, flags) = if len > 0 && flags & libc::MSG_TRUNC != 0 {
+        (len.min(DISCARDED_BYTES), flags)
+    } else {
+        (1, (flags & !libc::MSG_WAITALL) | libc::MSG_PEEK)
+    };
+    let place = buffer.get_mut(..want).unwrap_or(&mut []);
+    let found = receive(socket, &mut [IoSliceMut::new(place)], flags)?;
+    match found {
+        0 => Ok(0),
+        _ if len == 0 => Ok(0),
+        _ if flags & libc::MSG_TRUNC != 0 => Ok(found),
+        _ => Err(Errno::FAULT),
+    }
+}
+
+/// Bytes thrown away by one receive without a buffer.
+const DISCARDED_BYTES: usize = 1_024;
+
+/// A receive into one buffer, as read(2): nothing asked, nothing waited for (sock_read_iter).
+///
+/// # Safety
+/// As read(2).
+unsafe fn read_bytes(socket: Socket, place: *mut c_void, len: size_t) -> ssize_t {
+    if len == 0 {
+        return 0;
+    }
+    // SAFETY: as the caller promises.
+    unsafe { receive_bytes(socket, place, len, 0) }
+}
+
+/// read(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn read(fd: c_int, bytes: *mut c_void, len: size_t) -> ssize_t {
+    match accelerated(fd) {
+        // SAFETY: as the caller promises.
+        Some(socket) => unsafe { read_bytes(socket, bytes, len) },
+        // SAFETY: the caller's arguments, unchanged.
+        None => unsafe { real::read(fd, bytes, len) },
+    }
+}
+
+/// The checked read of _FORTIFY_SOURCE.
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn __read_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+    match accelerated(fd) {
+        // SAFETY: as the caller promises.
+        Some(socket) if len <= room => unsafe { read_bytes(socket, bytes, len) },
+        // SAFETY: the caller's arguments, unchanged; an overflow is libc's to report.
+        _ => unsafe { real::__read_chk(fd, bytes, len, room) },
+    }
+}
+
+/// readv(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    let Some(socket) = accelerated(fd) else {
+        // SAFETY: the caller's arguments, unchanged.
+        return unsafe { real::readv(fd, parts, count) };
+    };
+    let Ok(count) = usize::try_from(count) else {
+        return cvt::count(Err(Errno::INVAL));
+    };
+    // SAFETY: as the caller promises.
+    cvt::count(unsafe { cvt::with_rooms(parts, count, |rooms| receive(socket, rooms, 0)) })
+}
+
+/// recv(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn recv(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    match accelerated(fd) {
+        // SAFETY: as the caller promises.
+        Some(socket) => unsafe { receive_bytes(socket, bytes, len, flags) },
+        // SAFETY: the caller's arguments, unchanged.
+        None => unsafe { real::recv(fd, bytes, len, flags) },
+    }
+}
+
+/// The checked recv of _FORTIFY_SOURCE.
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn __recv_chk(
+    fd: c_int,
+    bytes: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    match accelerated(fd) {
+        // SAFETY: as the caller promises.
+        Some(socket) if len <= room => unsafe { receive_bytes(socket, bytes, len, flags) },
+        // SAFETY: the caller's arguments, unchanged; an overflow is libc's to report.
+        _ => unsafe { real::__recv_chk(fd, bytes, len, room, flags) },
+    }
+}
+
+unsafe fn receive_from(
+    socket: Socket,
+    bytes: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_len: *mut socklen_t,
+) -> ssize_t {
+    // SAFETY: as the caller promises.
+    let received = unsafe { receive_bytes(socket, bytes, len, flags) };
+    if received >= 0 && !address.is_null() && !address_len.is_null() {
+        // SAFETY: not null, writable as the caller promises.
+        unsafe { address_len.write_unaligned(0) };
+    }
+    received
+}
+
+/// recvfrom(2). A stream gives no address: the length becomes 0, as on Linux.
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn recvfrom(
+    fd: c_int,
+    bytes: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_len: *mut socklen_t,
+) -> ssize_t {
+    match accelerated(fd) {
+        // SAFETY: as the caller promises.
+        Some(socket) => unsafe { receive_from(socket, bytes, len, flags, address, address_len) },
+        // SAFETY: the caller's arguments, unchanged.
+        None => unsafe { real::recvfrom(fd, bytes, len, flags, address, address_len) },
+    }
+}
+
+/// The checked recvfrom of _FORTIFY_SOURCE.
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn __recvfrom_chk(
+    fd: c_int,
+    bytes: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_len: *mut socklen_t,
+) -> ssize_t {
+    match accelerated(fd) {
+        Some(socket) if len <= room => {
+            // SAFETY: as the caller promises.
+            unsafe { receive_from(socket, bytes, len, flags, address, address_len) }
+        }
+        // SAFETY: the caller's arguments, unchanged; an overflow is libc's to report.
+        _ => unsafe { real::__recvfrom_chk(fd, bytes, len, room, flags, address, address_len) },
+    }
+}
+
+/// Receives one message.
+///
+/// # Safety
+/// As recvmsg(2).
+unsafe fn receive_message(socket: Socket, message: *mut msghdr, flags: c_int) -> Result<usize> {
+    // SAFETY: as the caller promises.
+    let mut head = unsafe { message::header(message) }?;
+    if head.msg_iovlen > cvt::PARTS_MAX {
+        return Err(Errno::MSGSIZE);
+    }
+    let receive = |rooms: &mut [IoSliceMut<'_>]| receive(socket, rooms, flags);
+    // SAFETY: as the caller promises.
+    let count = unsafe { cvt::with_rooms(head.msg_iov, head.msg_iovlen, receive) }?;
+    head.msg_namelen = 0;
+    head.msg_controllen = 0;
+    head.msg_flags = 0;
+    // SAFETY: writable as the caller promises.
+    unsafe { message.write_unaligned(head) };
+    Ok(count)
+}
+
+/// recvmsg(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    match accelerated(fd) {
+        // SAFETY: as the caller promises.
+        Some(socket) => cvt::count(unsafe { receive_message(socket, message, flags) }),
+        None => {
+            // SAFETY: the caller's arguments, unchanged.
+            let received = unsafe { real::recvmsg(fd, message, flags) };
+            if received >= 0 {
+                // SAFETY: the call succeeded, so the message is there.
+                unsafe { message::drop_stale_of(message) };
+            }
+            received
+        }
+    }
+}
+
+/// recvmmsg(2). With a time-out only what is there is taken behind the first message.
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    let Some(socket) = accelerated(fd) else {
+        // SAFETY: the caller's arguments, unchanged.
+        return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    };
+    let mut first = true;
+    let receive = |message: *mut msghdr| {
+        let wait = first || (flags & libc::MSG_WAITFORONE == 0 && timeout.is_null());
+        let flags = if wait {
+            flags
+        } else {
+            flags | libc::MSG_DONTWAIT
+        };
+        first = false;
+        // SAFETY: each message as the caller promises.
+        unsafe { receive_message(socket, message, flags) }
+    };
+    // SAFETY: as the caller promises.
+    cvt::number(unsafe { message::each_message(messages, count, receive) })
+}

@@ -1,0 +1,159 @@
+//! Sending.
+//!
+//! # Safety
+//! Arguments go to the original as they came, or through `cvt`.
+
+#![allow(unsafe_code)]
+
+use core::ffi::{c_int, c_uint, c_void};
+use std::io::IoSlice;
+
+use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t};
+
+use super::socket::is_nonblocking;
+use super::{cvt, message};
+use crate::errno::{Errno, Result};
+use crate::fd::inflight::InFlight;
+use crate::fd::{Socket, accelerated};
+use crate::ffi::{process, real};
+use crate::socket::stream;
+
+/// Sends `parts`. EPIPE raises SIGPIPE in the calling thread, unless the caller says not to.
+pub(super) fn transmit(socket: Socket, parts: &[IoSlice<'_>], flags: c_int) -> Result<usize> {
+    if flags & libc::MSG_OOB != 0 {
+        // DEVIATION: urgent data is not sent.
+        return Err(Errno::OPNOTSUPP);
+    }
+    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(socket)?;
+    let _held = InFlight::when_waiting(&socket, nonblocking);
+    let result = stream::send(socket.link, socket.object, parts, nonblocking);
+    if result == Err(Errno::PIPE) && flags & libc::MSG_NOSIGNAL == 0 {
+        process::raise_sigpipe();
+    }
+    result
+}
+
+/// A send from one buffer.
+///
+/// # Safety
+/// As send(2).
+unsafe fn transmit_bytes(
+    socket: Socket,
+    place: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: as the caller promises.
+    let bytes = unsafe { cvt::bytes(place, len) };
+    cvt::count(bytes.and_then(|bytes| transmit(socket, &[IoSlice::new(bytes)], flags)))
+}
+
+/// write(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn write(fd: c_int, bytes: *const c_void, len: size_t) -> ssize_t {
+    match accelerated(fd) {
+        // SAFETY: as the caller promises.
+        Some(socket) => unsafe { transmit_bytes(socket, bytes, len, 0) },
+        // SAFETY: the caller's arguments, unchanged.
+        None => unsafe { real::write(fd, bytes, len) },
+    }
+}
+
+/// writev(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    let Some(socket) = accelerated(fd) else {
+        // SAFETY: the caller's arguments, unchanged.
+        return unsafe { real::writev(fd, parts, count) };
+    };
+    let Ok(count) = usize::try_from(count) else {
+        return cvt::count(Err(Errno::INVAL));
+    };
+    // SAFETY: as the caller promises.
+    cvt::count(unsafe { cvt::with_slices(parts, count, |slices| transmit(socket, slices, 0)) })
+}
+
+/// send(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn send(fd: c_int, bytes: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    match accelerated(fd) {
+        // SAFETY: as the caller promises.
+        Some(socket) => unsafe { transmit_bytes(socket, bytes, len, flags) },
+        // SAFETY: the caller's arguments, unchanged.
+        None => unsafe { real::send(fd, bytes, len, flags) },
+    }
+}
+
+/// sendto(2). A stream ignores the address, as Linux does.
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn sendto(
+    fd: c_int,
+    bytes: *const c_void,
+    len: size_t,
+    flags: c_int,
+    address: *const sockaddr,
+    address_len: socklen_t,
+) -> ssize_t {
+    match accelerated(fd) {
+        // SAFETY: as the caller promises.
+        Some(socket) => unsafe { transmit_bytes(socket, bytes, len, flags) },
+        // SAFETY: the caller's arguments, unchanged.
+        None => unsafe { real::sendto(fd, bytes, len, flags, address, address_len) },
+    }
+}
+
+/// Sends one message.
+///
+/// # Safety
+/// As sendmsg(2).
+unsafe fn transmit_message(socket: Socket, message: *const msghdr, flags: c_int) -> Result<usize> {
+    // SAFETY: as the caller promises.
+    let head = unsafe { message::header(message) }?;
+    if head.msg_iovlen > cvt::PARTS_MAX {
+        return Err(Errno::MSGSIZE);
+    }
+    let send = |slices: &[IoSlice<'_>]| transmit(socket, slices, flags);
+    // SAFETY: as the caller promises. Control data means nothing to a stream of ours.
+    unsafe { cvt::with_slices(head.msg_iov, head.msg_iovlen, send) }
+}
+
+/// sendmsg(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    match accelerated(fd) {
+        // SAFETY: as the caller promises.
+        Some(socket) => cvt::count(unsafe { transmit_message(socket, message, flags) }),
+        // SAFETY: as the caller promises.
+        None if unsafe { message::carries_accelerated(message) } => {
+            // DEVIATION: an accelerated socket cannot be handed to another process (unix(7), SCM_RIGHTS).
+            cvt::count(Err(Errno::OPNOTSUPP))
+        }
+        // SAFETY: the caller's arguments, unchanged.
+        None => unsafe { real::sendmsg(fd, message, flags) },
+    }
+}
+
+/// sendmmsg(2).
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    let Some(socket) = accelerated(fd) else {
+        // SAFETY: the caller's arguments, unchanged.
+        return unsafe { real::sendmmsg(fd, messages, count, flags) };
+    };
+    // SAFETY: each message as the caller promises.
+    let send = |message: *mut msghdr| unsafe { transmit_message(socket, message, flags) };
+    // SAFETY: as the caller promises.
+    cvt::number(unsafe { message::each_message(messages, count, send) })
+}

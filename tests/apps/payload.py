@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""The payload stage under real servers: what is forbidden resets the connection at both ends and never arrives."""
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import time
+
+from harness import SERVER, Lab, main, passive_opens_unmoved, wait_for
+
+PAGE = b"<html>" + b"knet " * 20_000 + b"</html>"
+BAD_PAGE = PAGE[:70_000] + b"outbad" + PAGE[70_000:]
+
+
+class Stage:
+    """Labs one after the other, each with a pipeline of its own."""
+
+    lab = None
+
+    @property
+    def processes(self):
+        return self.lab.processes if self.lab else []
+
+    @contextlib.contextmanager
+    def up(self, device="af_packet"):
+        self.lab = Lab(device)
+        try:
+            yield self.lab
+        finally:
+            self.lab.close()
+            self.lab = None
+
+    def use(self, rules, ends=("server",)):
+        """Writes the pipeline into the configs of the lab that is up."""
+        for end in ends:
+            path = os.path.join(self.lab.state, f"{end}.conf")
+            with open(path, encoding="ascii") as file:
+                config = json.load(file)
+            config["gpu"] = {"enabled": True, "pipeline": rules}
+            with open(path, "w", encoding="ascii") as file:
+                json.dump(config, file)
+
+    def file(self, name, text):
+        path = os.path.join(self.lab.work, name)
+        with open(path, "w", encoding="ascii") as file:
+            file.write(text)
+        return path
+
+    def pattern(self, word, **more):
+        return {"kernel": "pattern", "patterns_file": self.file(word, f"{word}\n"), **more}
+
+    def redis(self, answers=None):
+        lab = self.lab
+        process = lab.start(
+            "server", "redis-server", "--port", "6379", "--bind", SERVER, "--protected-mode", "no", "--save", "", "--dir",
+            lab.work, log="redis.log",
+        )
+
+        def pong():
+            try:
+                with contextlib.closing(lab.connect(6379)) as peer:
+                    return ask(peer, b"PING\r\n") == b"+PONG\r\n"
+            except OSError:
+                return False
+
+        wait_for("redis answers", answers or pong, 20)
+        return process
+
+
+def ask(peer, request):
+    peer.sendall(request)
+    return peer.recv(1 << 16)
+
+
+def is_reset(peer):
+    """Whether the peer hears an RST before one byte more."""
+    try:
+        peer.recv(1 << 16)
+    except ConnectionResetError:
+        return True
+    return False
+
+
+def store(value):
+    return b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n%s\r\n" % (len(value), value)
+
+
+def redis_with_forbidden_requests_and_answers(stage):
+    with stage.up() as lab:
+        stage.use([stage.pattern("inbad", direction="rx"), stage.pattern("outbad", direction="tx", ports=[6379])])
+        stage.redis()
+        before, accepted = lab.kernel_tcp(), lab.stats().get("flows_accepted", 0)
+        # Whole, and cut at every place.
+        for cut in range(5):
+            peer = lab.connect(6379)
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            assert ask(peer, store(b"harmless")) == b"+OK\r\n"
+            request = store(b"xxinbadxx")
+            at = request.index(b"inbad") + cut
+            if cut:
+                peer.sendall(request[:at])
+                time.sleep(0.05)
+                request = request[at:]
+            peer.sendall(request)
+            assert is_reset(peer), f"cut at {cut}"
+            peer.close()
+        peer = lab.connect(6379)
+        assert ask(peer, b"GET k\r\n") == b"$8\r\nharmless\r\n", "what was forbidden was carried out"
+        # Two harmless requests make a forbidden answer.
+        assert ask(peer, store(b"out")) == b"+OK\r\n"
+        assert ask(peer, b"APPEND k bad\r\n") == b":6\r\n"
+        peer.sendall(b"GET k\r\n")
+        assert is_reset(peer)
+        peer.close()
+        with contextlib.closing(lab.connect(6379)) as peer:
+            assert ask(peer, b"PING\r\n") == b"+PONG\r\n", "the server lives"
+        passive_opens_unmoved(lab, before, accepted, 7)
+        stats = lab.stats()
+        assert (stats["payload_flows_reset"], stats["payload_matched"]) == (6, 6), stats
+
+
+def nginx_does_not_send_a_forbidden_page(stage):
+    with stage.up() as lab:
+        stage.use([stage.pattern("outbad", direction="tx"), {"kernel": "stats"}, {"kernel": "crc32c", "attach": "packet"}])
+        for name, page in (("good.html", PAGE), ("bad.html", BAD_PAGE)):
+            with open(os.path.join(lab.work, name), "wb") as file:
+                file.write(page)
+        os.chmod(lab.work, 0o755)
+        config = stage.file(
+            "nginx.conf",
+            f"daemon off; master_process off; pid {lab.work}/nginx.pid; error_log {lab.work}/nginx.log;\n"
+            "events { worker_connections 512; }\n"
+            f"http {{ access_log off; sendfile on; server {{ listen {SERVER}:8080; root {lab.work}; }} }}\n",
+        )
+        lab.start("server", "nginx", "-c", config, log="nginx.out")
+
+        def get(name):
+            with contextlib.closing(lab.connect(8080)) as peer:
+                peer.sendall(f"GET /{name} HTTP/1.1\r\nHost: {SERVER}\r\nConnection: close\r\n\r\n".encode())
+                parts = []
+                try:
+                    while part := peer.recv(1 << 16):
+                        parts.append(part)
+                except ConnectionResetError:
+                    return b"".join(parts), True
+                return b"".join(parts), False
+
+        def answers():
+            try:
+                return get("good.html")[0]
+            except OSError:
+                return False
+
+        wait_for("nginx answers", answers, 20)
+        before, accepted = lab.kernel_tcp(), lab.stats().get("flows_accepted", 0)
+        for _ in range(10):
+            answer, reset = get("good.html")
+            assert answer.endswith(PAGE) and not reset
+            answer, reset = get("bad.html")
+            assert reset and b"outbad" not in answer and len(answer) < len(BAD_PAGE)
+        passive_opens_unmoved(lab, before, accepted, 20)
+        stats = lab.stats()
+        assert stats["payload_flows_reset"] == 10, stats
+        assert stats["payload_stats_bytes"] > 10 * len(PAGE), stats
+
+
+def segments_are_dropped_until_the_flow_is_reset(stage):
+    with stage.up() as lab:
+        stage.use([stage.pattern("inbad", direction="rx", attach="packet", on_match="drop")])
+        stage.redis()
+        peer = lab.connect(6379, timeout=120)
+        assert ask(peer, store(b"harmless")) == b"+OK\r\n"
+        # The kernel sends it again, each time after twice the time; a keepalive of ours would wait longer.
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000)
+        peer.sendall(store(b"inbad"))
+        try:
+            assert not peer.recv(100)
+        except (ConnectionResetError, TimeoutError):
+            pass
+        with contextlib.closing(lab.connect(6379)) as other:
+            assert ask(other, b"GET k\r\n") == b"$8\r\nharmless\r\n"
+        assert lab.stats()["payload_segments_dropped"] >= 3
+
+
+def marks_and_mirrors(stage):
+    with stage.up() as lab:
+        mirror = os.path.join(lab.work, "mirror.pcap")
+        stage.use(
+            [
+                stage.pattern("marked", on_match="mark", mark=42),
+                stage.pattern("mirrored", direction="rx", on_match="mirror", mirror_file=mirror),
+            ]
+        )
+        stage.redis()
+        peer = lab.connect(6379)
+        assert ask(peer, store(b"marked and mirrored")) == b"+OK\r\n"
+        wait_for("the copy is written", lambda: os.path.getsize(mirror) > 24 + 16 + 40)
+        with open(mirror, "rb") as file:
+            data = file.read()
+        assert struct.unpack_from("=IHHIIII", data)[0] == 0xA1B23C4D
+        assert b"marked and mirrored" in data
+        stats = lab.stats()
+        assert (stats["payload_chunks_marked"], stats["payload_chunks_mirrored"]) == (1, 1), stats
+        with open(os.path.join(lab.state, "server-host.log"), encoding="utf-8") as file:
+            assert "mark=42" in file.read()
+
+
+def both_ends_hide_what_is_on_the_wire(stage):
+    with stage.up("unix") as lab:
+        key = stage.file("key", "a7" * 32)
+        stage.use([{"kernel": "chacha20", "key_file": key}], ends=("server", "client"))
+
+        def cli(*words):
+            return lab.client("timeout", "20", "redis-cli", "-h", SERVER, *words, check=False).strip()
+
+        stage.redis(lambda: cli("ping") == "PONG")
+        value = "x" * 100_000
+        path = stage.file("value", value)
+        lab.client("sh", "-c", f"redis-cli -h {SERVER} -x set k < {path}")
+        assert cli("get", "k") == value
+        # Who has no key reads noise, and Redis refuses what it reads.
+        conf = os.path.join(lab.state, "client.conf")
+        with open(conf, encoding="ascii") as file:
+            config = json.load(file)
+        del config["gpu"]
+        with open(conf, "w", encoding="ascii") as file:
+            json.dump(config, file)
+        assert cli("ping") != "PONG"
+
+
+def a_rule_that_cannot_be_loaded_is_told(stage):
+    with stage.up() as lab:
+        rules = stage.file("rules", 'fine\n"open\n')
+        stage.use([{"kernel": "pattern", "patterns_file": rules}])
+        process = lab.start("server", "python3", "-c", LISTEN, log="listen.log")
+        process.wait(20)
+        with open(process.log, encoding="utf-8") as file:
+            said = file.read()
+        assert f"patterns_file {rules}: line 2: the closing quote is missing" in said, said
+        assert process.returncode == 7, "the call says that nobody serves the address"
+
+
+LISTEN = f"""
+import errno, socket, sys
+s = socket.socket()
+try:
+    s.bind(("{SERVER}", 7000)); s.listen()
+except OSError as error:
+    sys.exit(7 if error.errno == errno.EADDRNOTAVAIL else 8)
+"""
+
+
+if __name__ == "__main__":
+    main(
+        "payload",
+        [
+            redis_with_forbidden_requests_and_answers,
+            nginx_does_not_send_a_forbidden_page,
+            segments_are_dropped_until_the_flow_is_reset,
+            marks_and_mirrors,
+            both_ends_hide_what_is_on_the_wire,
+            a_rule_that_cannot_be_loaded_is_told,
+        ],
+        Stage,
+        lambda stage: stage.lab and stage.lab.close(),
+    )
