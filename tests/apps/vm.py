@@ -201,14 +201,14 @@ def serves(machine, port, requests):
     rates = dict(re.findall(r'"(SET|GET)","([\d.]+)"', said))
     assert set(rates) == {"SET", "GET"}, said
     wait_for("the counters are told", lambda: any(
-        line.startswith("VM stat flows_accepted") and int(line.split()[3]) >= 2 * clients for line in machine.lines[at:]), 60)
+        line.startswith("VM stat stack.flows_accepted") and int(line.split()[3]) >= 2 * clients for line in machine.lines[at:]), 60)
     machine.client("bash", "-c", f"redis-cli -h {address} -p 6380 shutdown nosave || true")
     # The stack had every connection, on the core that the file names; the kernel of the machine had none.
     _, kernel_opens = machine.said("VM kernel", 60, at)
     assert kernel_opens == "VM kernel 0", kernel_opens
     stats = {line.split()[2]: line.split()[3] for line in machine.lines[at:] if line.startswith("VM stat")}
     assert stats["cpu"] == "1", stats
-    assert int(stats["port_stats.rx_frames"]) > requests, stats
+    assert int(stats["port.rx_frames"]) > requests, stats
     machine.said(f"VM returned {bdf}", 90, at)
     print(f"note: {bdf} {port[3]}: SET {rates['SET']}, GET {rates['GET']} requests/s under emulation, "
           f"{time.monotonic() - begin:.0f} s", flush=True)

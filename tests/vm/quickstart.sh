@@ -76,7 +76,11 @@ CONF
   echo "VM ready $ip"
   # The client is outside. It ends Redis when it has counted what it wanted to.
   while kill -0 $redis 2>/dev/null; do
-    knetctl stats 2>/dev/null | grep -E '^(flows_accepted|port_stats.[rt]x_frames|cpu) ' | sed 's/^/VM stat /'
+    knetctl stats 2>/dev/null | grep -E '^(stack.flows_accepted|port.[rt]x_frames) ' | sed 's/^/VM stat /'
+    # The CPU that the host's lcore is bound to.
+    for task in /proc/[0-9]*/task/*; do
+      grep -q knet-lcore "$task/comm" 2>/dev/null && awk '/^Cpus_allowed_list/ { print "VM stat cpu", $2 }' "$task/status"
+    done
     sleep 2
   done
   # 9. The port goes back to the kernel, after the host has let go of it.
