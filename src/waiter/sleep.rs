@@ -94,7 +94,7 @@ pub enum Wake {
     Timeout,
     /// A signal handler ran.
     Interrupted,
-    /// The host is gone since this sleep began, or was gone before and [`DEAD_SLICE`] is over; every object is over, or
+    /// The host is gone since this sleep began, or was gone before and a second is over; every object is over, or
     /// another host's.
     HostDead,
     /// The kernel refused the wait (EINVAL for more descriptors than allowed, ENOMEM).
