@@ -137,6 +137,7 @@ t0() {
   # shellcheck disable=SC2046
   cargo_tests "unit and architecture tests" 900 \
     cargo test --no-fail-fast --quiet --lib --bins $(integration) -- --show-output
+  script_tests "documents" 120 tests/docs.py
   for file in bad_input preload conformance admin; do script_tests "$file" 600 "tests/apps/$file.py"; done
   cargo_tests "model checks (loom)" 600 \
     env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p knet --release --quiet --lib loom_
