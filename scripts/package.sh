@@ -63,6 +63,10 @@ done
 # A plug-in that was built without DPDK's headers opens no port: no package is made of it.
 readelf -d "$binaries/libknet_dpdk.so" | grep -q 'NEEDED.*librte_eal' ||
   die "libknet_dpdk.so was built without DPDK: scripts/deps.sh build, then build again"
+# A program and a host of different builds do not serve each other.
+build_version=$("$binaries/knetd" --version | cut -d' ' -f2)
+[ "$("$binaries/knetctl" --version | cut -d' ' -f2)" = "$build_version" ] && grep -qF "$build_version" "$binaries/libknet_frame.so" ||
+  die "knetd, knetctl and libknet_frame.so are not of one build: cargo build --release"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -116,6 +120,7 @@ lay_out() { # LIBDIR ZSH-FOLDER
     put 644 "$file" "usr/share/knet/profiles/$(basename "$file")"
   done
   put 644 "$root/conf/schema.json" usr/share/knet/schema.json
+  put 644 "$root/conf/grafana-dashboard.json" usr/share/knet/grafana-dashboard.json
   script "$root/scripts/lab.sh" usr/share/knet/lab.sh
   script "$root/scripts/setup-nic.sh" usr/share/knet/setup-nic.sh
   put 644 "$root/README.md" usr/share/doc/knet-rs/README.md
