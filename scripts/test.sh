@@ -138,7 +138,7 @@ t0() {
   cargo_tests "unit and architecture tests" 900 \
     cargo test --no-fail-fast --quiet --lib --bins $(integration) -- --show-output
   script_tests "documents" 120 tests/docs.py
-  for file in bad_input preload conformance admin; do script_tests "$file" 600 "tests/apps/$file.py"; done
+  for file in bad_input preload conformance scripts fuzz mutants admin; do script_tests "$file" 600 "tests/apps/$file.py"; done
   cargo_tests "model checks (loom)" 600 \
     env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p knet --release --quiet --lib loom_
 }
@@ -153,7 +153,7 @@ t2() {
   if [ "$(id -u)" != 0 ]; then skip "T2" "needs root for network namespaces"; return; fi
   export KNET_BUILD=release
   check "release build" 900 cargo build --release --workspace --quiet
-  for file in redis clients web bulk faults payload unit; do script_tests "$file" 600 "tests/apps/$file.py"; done
+  for file in redis clients web bulk faults payload unit shell; do script_tests "$file" 600 "tests/apps/$file.py"; done
   local programs
   programs=$(tests/apps/programs.py)
   echo "programs of today: $programs"

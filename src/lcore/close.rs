@@ -199,6 +199,8 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
     let (fact, wish, options) = (&cell.fact, &cell.wish, &cell.option);
     for word in [
         &host.edge,
+        &host.edges_in,
+        &host.edges_out,
         &host.flags,
         &host.error,
         &host.answered,
@@ -207,6 +209,7 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         &read.rcvlowat,
         &read.status_flags,
         &read.spilled,
+        &read.exclusive,
         &read.fd,
         read.items_owner.word(),
         write.tx_owner.word(),

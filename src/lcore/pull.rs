@@ -9,6 +9,7 @@ use crate::channel::map::Control;
 use crate::channel::sync::{Ordering, fence};
 use crate::gpu::Verdict;
 use crate::id::FlowId;
+use crate::readiness::News;
 use crate::stack::Close;
 
 impl Work<'_> {
@@ -109,7 +110,7 @@ impl Work<'_> {
         }
         if wanted && crate::readiness::is_writable(cell, capacity) {
             cell.write.want_room.store(0, Ordering::SeqCst);
-            self.alert(object);
+            self.alert_of(object, News::Room);
         }
     }
 

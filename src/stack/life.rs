@@ -181,7 +181,7 @@ impl Stack {
     ///
     /// # Errors
     /// EADDRNOTAVAIL when the local address is not ours, no port is free, or the pair of endpoints is taken (as
-    /// connect(2) of Linux says); ENETUNREACH when there is no route; ENOBUFS without memory or room for a flow.
+    /// connect(2) of Linux says); ENETUNREACH when there is no route; ECONNREFUSED for port 0; ENOBUFS without memory or room for a flow.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -193,8 +193,12 @@ impl Stack {
         let remote = request.remote;
         let looped = self.is_looped(remote);
         let group = remote.ip().is_multicast() || self.rules.is_broadcast(*remote.ip());
-        if group || remote.ip().is_unspecified() || remote.port() == 0 {
+        if group || remote.ip().is_unspecified() {
             return Err(Errno::NETUNREACH);
+        }
+        // Nobody listens there, and the engine knows no such port; Linux asks and is refused.
+        if remote.port() == 0 {
+            return Err(Errno::CONNREFUSED);
         }
         let (next_hop, source) = if looped {
             (*remote.ip(), *remote.ip())
