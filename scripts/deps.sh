@@ -35,6 +35,10 @@ knet_needs() {
 		test | command rpmbuild | rpm | rpm-build
 		test | command rpmlint | rpmlint | rpmlint
 		test | command dpkg-shlibdeps | dpkg-dev | dpkg-dev
+		test | command qemu-system-x86_64 | qemu-system-x86 | qemu-system-x86-core
+		test | command busybox | busybox-static | busybox
+		test | command cpio | cpio | cpio
+		test | command modprobe | kmod | kmod
 		test | command logrotate | logrotate | logrotate
 		test | command rsyslogd | rsyslog | rsyslog
 		test | command git | git | git-core git

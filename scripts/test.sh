@@ -139,6 +139,7 @@ t0() {
   # shellcheck disable=SC2046
   cargo_tests "unit and architecture tests" 900 \
     cargo test --no-fail-fast --quiet --lib --bins $(integration) -- --show-output
+  script_tests "documents" 120 tests/docs.py
   for file in bad_input preload conformance scripts fuzz mutants admin; do script_tests "$file" 600 "tests/apps/$file.py"; done
   cargo_tests "model checks (loom)" 600 \
     env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p knet --release --quiet --lib loom_
@@ -163,6 +164,7 @@ t2() {
   for file in $programs; do script_tests "$file" 300 "tests/apps/$file.py"; done
   script_tests "package" 300 tests/apps/package.py
   script_tests "service" 300 tests/apps/service.py
+  script_tests "quick start in a virtual machine" 400 tests/apps/vm.py
   cargo_tests "1 GiB each way in virtual time" 600 \
     env KNET_TEST_BULK_MIB=1024 cargo test --release --quiet --lib -- stack::tests::bulk::a_bad_wire --show-output
   script_tests "benchmark" 300 tests/apps/bench.py
