@@ -177,8 +177,12 @@ for tier in "${tiers[@]}"; do
   begin=$SECONDS
   echo "tier $tier"
   case $tier in T0) t0 ;; T1) t1 ;; T2) t2 ;; esac
-  times="$times${times:+, }$tier $((SECONDS - begin)) s"
-  echo "tier $tier: $((SECONDS - begin)) s"
+  took=$((SECONDS - begin))
+  times="$times${times:+, }$tier $took s"
+  echo "tier $tier: $took s"
+  # Builds from nothing among them; together they are what a run may take.
+  case $tier in T0) budget=1500 ;; T1) budget=150 ;; T2) budget=1350 ;; esac
+  [ "$long" = 1 ] || [ "$took" -le "$budget" ] || fail "tier $tier took $took s, and its budget is $budget s"
 done
 echo "time: $times"
 echo "$passed passed, $failed failed, $skipped skipped"
