@@ -248,10 +248,10 @@ knet_install() {
 		knet_run "$log" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
 			--no-install-recommends -o DPkg::Lock::Timeout=300 "${packages[@]}"
 	fi || return 1
-	missing=$(knet_missing "$@")
-	if [ -n "$missing" ] && [ "$knet_installer" = apt-get ]; then
+	missing=$(knet_missing "$@" | grep -v '^cargo')
+	if [ -n "$missing" ]; then
 		knet_say "still missing after the installation: $(echo "$missing" | tr '\n' ';')"
-		return 1
+		[ "$knet_installer" = dnf ]
 	fi
 }
 
@@ -265,7 +265,9 @@ knet_deps() {
 	done
 	# In a subshell: its traps and shell options are nobody else's.
 	(knet_install "$@") || return 1
-	knet_find_cargo
+	knet_find_cargo && return 0
+	knet_say "no cargo of version $(knet_rust_wanted) or newer is here (found: $(cargo --version 2>/dev/null || echo none)); install one from rustup.rs"
+	return 1
 }
 
 knet_deps "$@"

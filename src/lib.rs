@@ -45,6 +45,7 @@ pub mod lcore;
 pub mod prefetch;
 #[cfg(not(loom))]
 pub mod preflight;
+pub mod progress;
 pub mod readiness;
 #[cfg(not(loom))]
 pub mod rendezvous;

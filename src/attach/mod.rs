@@ -12,6 +12,7 @@ mod door;
 mod fault;
 pub mod fork;
 mod handshake;
+pub mod inside;
 pub mod link;
 mod lock;
 pub mod object;
@@ -212,6 +213,7 @@ pub fn open_device(link: &'static Link) -> Standing {
         Answer::Done(()) => return Standing::Attached(link),
         Answer::Fault(fault) => fault,
         Answer::Lost(error) => handshake::lost(error),
+        Answer::Inline => handshake::lost(Errno::PROTO),
     };
     link.mark_dead();
     if link.number() == 0 {
@@ -266,6 +268,7 @@ fn attach_with(config: &ConfigFile) -> core::result::Result<&'static Link, Fault
             Some(Answer::Done(link)) => Ok(link),
             Some(Answer::Fault(fault)) => Err(fault),
             Some(Answer::Lost(error)) => Err(handshake::lost(error)),
+            Some(Answer::Inline) => Err(handshake::lost(Errno::PROTO)),
             None if follows_system => Err(handshake::lost(Errno::CONNREFUSED)),
             None => Err(Fault::closed_to_us(config.path)),
         };
@@ -287,6 +290,8 @@ fn attach_with(config: &ConfigFile) -> core::result::Result<&'static Link, Fault
             Answer::Fault(fault) => return Err(fault),
             // A host that was just ending: look again.
             Answer::Lost(error) => last = error,
+            // `found` still holds the start lock.
+            Answer::Inline => return attach_inside(config),
         }
     }
     Err(handshake::lost(last))
@@ -306,7 +311,7 @@ fn served_by_system(
     match finish(socket, config) {
         Answer::Done(link) => Ok(Some(link)),
         // It has another config: a private host will say what is wrong with ours, if anything is.
-        Answer::Fault(_) | Answer::Lost(_) => Ok(None),
+        Answer::Fault(_) | Answer::Lost(_) | Answer::Inline => Ok(None),
     }
 }
 
@@ -357,9 +362,22 @@ fn finish(socket: i32, config: &ConfigFile) -> Answer<&'static Link> {
         }
         Answer::Fault(fault) => Answer::Fault(fault),
         Answer::Lost(error) => Answer::Lost(error),
+        Answer::Inline => Answer::Inline,
     };
     pending::close(socket);
     answer
+}
+
+/// Starts the host inside this process, whose threads drive it, and attaches to it as to any other.
+fn attach_inside(config: &ConfigFile) -> core::result::Result<&'static Link, Fault> {
+    let cannot = |error| Fault::step("cannot run the stack inside this program", c"", error);
+    let socket = inside::start().map_err(cannot)?;
+    match finish(socket, config) {
+        Answer::Done(link) => Ok(link),
+        Answer::Fault(fault) => Err(fault),
+        Answer::Lost(error) => Err(handshake::lost(error)),
+        Answer::Inline => Err(handshake::lost(Errno::PROTO)),
+    }
 }
 
 /// A host's socket, and the start lock that is held until the hand-shake is over.
@@ -422,6 +440,15 @@ fn lock_start(names: &HostNames) -> Result<i32> {
             }
         }
     }
+}
+
+/// The absolute path of the preloaded object, where it is UTF-8.
+#[must_use]
+pub fn frame_path() -> Option<String> {
+    let path = place::frame().ok()?;
+    core::str::from_utf8(path.as_bytes())
+        .ok()
+        .map(str::to_owned)
 }
 
 /// Two milliseconds, or less when a signal comes; for the rare waits on another thread or process.

@@ -68,9 +68,23 @@ fn attaching(attach: impl FnOnce() -> Standing) -> Standing {
         // As the link's own descriptors, one host later than it died.
         if let Some(old) = now.and_then(|now| now.checked_sub(2)) {
             waiter::forget_link_eventfds(old);
+            forget_memory(old);
         }
     }
     standing
+}
+
+/// Lets go of the channels of hosts up to `last`, which were lost, as far as no descriptor knows them any more.
+fn forget_memory(last: u32) {
+    for link in (0..=last).filter_map(attach::link::numbered) {
+        let mut is_known = false;
+        table::for_each(0, table::end(), |_, entry| {
+            is_known |= matches!(entry, Entry::Socket(handle) if handle.link == link.number());
+        });
+        if !is_known {
+            link.forget_memory();
+        }
+    }
 }
 
 fn refused() -> i32 {
@@ -174,7 +188,7 @@ pub fn listen(record: Record, fd: i32, backlog: i32, kernel: impl Fn() -> i32) -
     let options = options::read(fd);
     // A negative backlog is the largest one, as in Linux.
     let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
-    match listener::listen(link, local, backlog, &options) {
+    match listener::listen_where_free(link, local, backlog, &options) {
         Ok(object) => {
             install(
                 record,

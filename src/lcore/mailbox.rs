@@ -14,6 +14,7 @@ use super::look::{Look, Seen};
 use super::segments::Segments;
 use super::share::Share;
 use crate::errno::{Errno, Result};
+use crate::ffi::descriptor;
 use crate::stack::Owner;
 
 /// What an lcore and its stack count: names and values.
@@ -122,7 +123,8 @@ impl Mailbox {
     /// # Errors
     /// EMFILE.
     pub fn new() -> Result<Self> {
-        let eventfd = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let eventfd = || rustix::event::eventfd(0, flags).map(descriptor::settle);
         Ok(Self {
             full: AtomicBool::new(false),
             queue: Mutex::new(Vec::new()),

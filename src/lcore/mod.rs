@@ -42,7 +42,7 @@ mod worker;
 
 pub use affinity::{Placement, cpus_of, place};
 pub use counters::LcoreCounters;
-pub use idle::{IdleConfig, IdlePolicy};
+pub use idle::{IdleConfig, IdlePolicy, Next};
 pub use look::{Counted, Look, Seen};
 pub use mailbox::{Mail, Mailbox, Report};
 pub use object::{FAMILIES_MAX, Token};

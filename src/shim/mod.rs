@@ -9,6 +9,7 @@
 
 mod cvt;
 pub mod descriptor;
+pub mod engine;
 pub mod epoll_ctl;
 pub mod epoll_wait;
 pub mod init;

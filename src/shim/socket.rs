@@ -386,6 +386,10 @@ fn take_from_lost(
         if table::entry(fd) != socket.entry() {
             return Ok(None);
         }
+        if !revive::is_lost(&socket) {
+            // The host lives, but has ended what this process held: its control socket was closed behind our back.
+            return Err(Errno::INVAL);
+        }
         if let Some(taken) = take_from_kernel(twin, flags)? {
             return Ok(Some(taken));
         }

@@ -28,6 +28,7 @@ SYMBOLS = {
     "descriptors_fcntl64": ["fcntl64"],
     "stdio": ["__dprintf_chk", "__vdprintf_chk"],
     "stdio_unchecked": ["dprintf", "vdprintf"],
+    "numbers": ["__open_2", "__open64_2", "__openat_2", "__openat64_2"],
 }
 LONG = os.environ.get("KNET_TEST_LONG") == "1"
 PORTS = 256  # of a program
