@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""nginx with a master and four workers under the shim: reload under load, a worker killed, accept_mutex on and off."""
+"""nginx with a master and four workers under the shim: reload under load, a worker killed, accept_mutex on and off, reuseport."""
 
 import collections
 import os
@@ -182,6 +182,25 @@ def accept_mutex(web):
     web.restart()
 
 
+def reuseport(web):
+    """A listener for each worker: all of them serve, a reload and a killed worker included."""
+    web.restart(listen=" reuseport")
+    with served(web.lab, 200), Load(web) as load:
+        wait_for("400 answers", lambda: sum(load.seen.values()) >= 400 or load.failed, 30)
+        workers = web.workers()
+        assert {pid for _, pid in list(load.seen)} == workers, (load.seen, workers)
+        web.configure(listen=" reuseport", text="two")
+        os.kill(web.master, signal.SIGHUP)
+        wait_for("the new words are served", lambda: any(text == "two" for text, _ in list(load.seen)))
+        wait_for("the old workers end", lambda: not workers & web.workers(), 20)
+    assert not load.failed, (len(load.failed), sum(load.seen.values()), load.failed[:3])
+    web.configure(listen=" reuseport")
+    os.kill(web.master, signal.SIGHUP)
+    wait_for("the first words are back", lambda: all(web.ask()[0] == "one" for _ in range(8)))
+    a_worker_is_killed(web)
+    web.restart()
+
+
 def no_process_is_left(web):
     workers = web.workers()
     os.kill(web.master, signal.SIGQUIT)
@@ -191,7 +210,7 @@ def no_process_is_left(web):
     web.start()
 
 
-CASES = [every_worker_serves, reload_under_load, a_worker_is_killed, accept_mutex, no_process_is_left]
+CASES = [every_worker_serves, reload_under_load, a_worker_is_killed, accept_mutex, reuseport, no_process_is_left]
 
 if __name__ == "__main__":
     main("nginx_workers", CASES, Workers, lambda web: web.lab.close())
