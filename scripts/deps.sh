@@ -33,6 +33,7 @@ knet_needs() {
 		test demo | command python3 | python3 | python3
 		test | command nm | binutils | binutils
 		test | command git | git | git-core git
+		test | command patch | patch | patch
 		test | command curl | curl | curl
 		test | command tcpdump | tcpdump | tcpdump
 		test | command ksh | ksh ksh93u+m | ksh

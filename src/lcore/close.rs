@@ -213,6 +213,8 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         write.tx_owner.word(),
         &write.want_room,
         &write.shut,
+        &write.zerocopy_sent,
+        &write.zerocopy_told,
         &fact.local_address,
         &fact.local_port,
         &fact.remote_address,
