@@ -10,4 +10,4 @@ case " $* " in
   (cd "$root" && cargo build --release --quiet)
   ;;
 esac
-exec python3 "$root/benches/suite.py" "$@"
+exec python3 "$root/benches/bench" "$@"

@@ -32,12 +32,19 @@ knet_needs() {
 		test demo | command taskset | util-linux | util-linux
 		test demo | command python3 | python3 | python3
 		test | command nm | binutils | binutils
+		test | command rpmbuild | rpm | rpm-build
+		test | command rpmlint | rpmlint | rpmlint
+		test | command dpkg-shlibdeps | dpkg-dev | dpkg-dev
+		test | command logrotate | logrotate | logrotate
+		test | command rsyslogd | rsyslog | rsyslog
 		test | command git | git | git-core git
 		test | command patch | patch | patch
 		test | command curl | curl | curl
 		test | command tcpdump | tcpdump | tcpdump
 		test | command ksh | ksh ksh93u+m | ksh
 		test | command nginx | nginx-light nginx | nginx
+		test | command memcached | memcached | memcached
+		test | command haproxy | haproxy | haproxy
 		test | command lighttpd | lighttpd | lighttpd
 		test | command strace | strace | strace
 		test | command gdb | gdb | gdb
@@ -68,6 +75,7 @@ knet_needs() {
 		varnish | command varnishd | varnish | varnish
 		cpython | file /usr/lib/python3.*/test/test_socket.py /usr/lib64/python3.*/test/test_socket.py | libpython3.13-testsuite libpython3.12-testsuite libpython3.11-testsuite | python3-test
 		untouched | command setcap | libcap2-bin | libcap
+		untouched | command setpriv | util-linux | util-linux
 	NEEDS
 }
 
@@ -242,10 +250,10 @@ knet_install() {
 		knet_run "$log" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
 			--no-install-recommends -o DPkg::Lock::Timeout=300 "${packages[@]}"
 	fi || return 1
-	missing=$(knet_missing "$@")
-	if [ -n "$missing" ] && [ "$knet_installer" = apt-get ]; then
+	missing=$(knet_missing "$@" | grep -v '^cargo')
+	if [ -n "$missing" ]; then
 		knet_say "still missing after the installation: $(echo "$missing" | tr '\n' ';')"
-		return 1
+		[ "$knet_installer" = dnf ]
 	fi
 }
 
@@ -259,7 +267,9 @@ knet_deps() {
 	done
 	# In a subshell: its traps and shell options are nobody else's.
 	(knet_install "$@") || return 1
-	knet_find_cargo
+	knet_find_cargo && return 0
+	knet_say "no cargo of version $(knet_rust_wanted) or newer is here (found: $(cargo --version 2>/dev/null || echo none)); install one from rustup.rs"
+	return 1
 }
 
 knet_deps "$@"

@@ -9,6 +9,7 @@ root=$(dirname "$here")
 usage() {
   cat <<'TEXT'
 usage: scripts/lab.sh up [--device af_packet|af_xdp|vhost|unix] [--name NAME] [--mtu BYTES] [--idle spin|adaptive]
+                         [--progress dedicated|inline]
        scripts/lab.sh server [--name NAME] [--kernel] CMD...   run CMD at 10.77.0.1 (default: under the shim)
        scripts/lab.sh client [--name NAME] [--shim] CMD...     run CMD at 10.77.0.2 (default: on the kernel; vhost: shim)
        scripts/lab.sh status [--name NAME]                     who is accelerated, and the host's counters
@@ -18,6 +19,7 @@ usage: scripts/lab.sh up [--device af_packet|af_xdp|vhost|unix] [--name NAME] [-
   af_packet, af_xdp  a DPDK port on a veth, with a kernel peer (root)
   vhost              both ends under the shim, no kernel between (root, for the namespaces)
   unix               both ends under the shim, frames over a unix socket (no privilege)
+--progress says who drives the stack at each end: a core of the host, or the program's own threads.
 NAME is "lab" if not given. Several labs may be up at once. KNET_BUILD=debug takes the debug build.
 TEXT
 }
@@ -28,6 +30,7 @@ name=lab
 device=af_packet
 mtu=1500
 idle=adaptive
+progress=dedicated
 kernel=0
 shim=0
 verb=${1:-}
@@ -39,6 +42,7 @@ while [ $# -gt 0 ]; do
     --device) device=${2:?--device needs a value}; shift 2 ;;
     --mtu) mtu=${2:?--mtu needs a value}; shift 2 ;;
     --idle) idle=${2:?--idle needs a value}; shift 2 ;;
+    --progress) progress=${2:?--progress needs a value}; shift 2 ;;
     --kernel) kernel=1; shift ;;
     --shim) shim=1; shift ;;
     --help|-h) usage; exit 0 ;;
@@ -67,7 +71,7 @@ ours() { [ -f "$state/device" ] || die "no lab '$name' is up: scripts/lab.sh up 
 config() { # FILE ADDRESS PORT-LINES
   cat >"$1" <<JSON
 {
-  "common": { "idle": "$idle" },
+  "common": { "idle": "$idle", "progress": "$progress" },
   "interface": {
     $3,
     "ip": "$2",
@@ -210,7 +214,8 @@ status)
     for socket in "$state/run-$end"/host-*.sock; do
       [ -S "$socket" ] || continue
       [ "$end" = s ] && echo "server host: $socket" || echo "client host: $socket"
-      "$(find_built knetctl)" stats --socket "$socket" || true
+      "$(find_built knetctl)" status --socket "$socket" || true
+      "$(find_built knetctl)" stats --socket "$socket" | sed -E 's/^(lcore|stack|now)\.//' || true
     done
   done
   ;;

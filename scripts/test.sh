@@ -137,7 +137,7 @@ t0() {
   # shellcheck disable=SC2046
   cargo_tests "unit and architecture tests" 900 \
     cargo test --no-fail-fast --quiet --lib --bins $(integration) -- --show-output
-  for file in bad_input preload conformance scripts fuzz mutants; do script_tests "$file" 600 "tests/apps/$file.py"; done
+  for file in bad_input preload conformance scripts fuzz mutants admin; do script_tests "$file" 600 "tests/apps/$file.py"; done
   cargo_tests "model checks (loom)" 600 \
     env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p knet --release --quiet --lib loom_
 }
@@ -152,15 +152,18 @@ t2() {
   if [ "$(id -u)" != 0 ]; then skip "T2" "needs root for network namespaces"; return; fi
   export KNET_BUILD=release
   check "release build" 900 cargo build --release --workspace --quiet
-  for file in redis clients web bulk faults payload unit; do script_tests "$file" 600 "tests/apps/$file.py"; done
+  for file in redis clients web bulk faults payload unit shell; do script_tests "$file" 600 "tests/apps/$file.py"; done
   local programs
   programs=$(tests/apps/programs.py)
   echo "programs of today: $programs"
   # shellcheck disable=SC2086
   [ "$install" = 0 ] || . "$here/deps.sh" $programs || fail "the packages that $programs need could not be installed"
   for file in $programs; do script_tests "$file" 300 "tests/apps/$file.py"; done
+  script_tests "package" 300 tests/apps/package.py
+  script_tests "service" 300 tests/apps/service.py
   cargo_tests "1 GiB each way in virtual time" 600 \
     env KNET_TEST_BULK_MIB=1024 cargo test --release --quiet --lib -- stack::tests::bulk::a_bad_wire --show-output
+  script_tests "benchmark" 300 tests/apps/bench.py
   script_tests "clients over vhost" 300 env KNET_TEST_DEVICE=vhost tests/apps/clients.py
 }
 

@@ -42,7 +42,10 @@ pub mod iomux;
 #[cfg(not(loom))]
 pub mod lcore;
 #[cfg(not(loom))]
+pub mod prefetch;
+#[cfg(not(loom))]
 pub mod preflight;
+pub mod progress;
 pub mod readiness;
 #[cfg(not(loom))]
 pub mod rendezvous;

@@ -154,6 +154,13 @@ pub fn network_namespace() -> Result<u64> {
     }
 }
 
+/// The run folder that the environment names.
+#[must_use]
+pub fn named_folder() -> Option<Path> {
+    let named = environment::secure_value(b"KNET_RUN_DIR")?;
+    Path::new(named.to_bytes()).ok()
+}
+
 /// The run folder: `KNET_RUN_DIR`, else /run/knet if we may write there, else $XDG_RUNTIME_DIR/knet, else
 /// /tmp/knet-UID. It is made when it is missing; the last three must belong to this user alone.
 ///

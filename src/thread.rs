@@ -64,15 +64,25 @@ pub fn set_slot(slot: Option<u32>) {
     with_current(|words| words.slot.store(word, Ordering::Relaxed));
 }
 
-/// Whether this is a thread of ours, whose calls are never interposed.
+pub use crate::ffi::thread_words::{DRIVER, ENGINE, PROGRAM};
+
+/// What the calling thread is: [`PROGRAM`], [`ENGINE`] or [`DRIVER`].
+#[inline]
 #[must_use]
-pub fn is_ours() -> bool {
-    thread_words::with(|words| words.role.load(Ordering::Relaxed) != 0)
+pub fn role() -> u32 {
+    thread_words::with(|words| words.role.load(Ordering::Relaxed))
 }
 
-/// Marks the calling thread as ours for the rest of its life.
-pub fn mark_ours() {
-    thread_words::with(|words| words.role.store(1, Ordering::Relaxed));
+/// Whether the calls of this thread are not interposed: it is ours, or it drives the stack.
+#[inline]
+#[must_use]
+pub fn is_ours() -> bool {
+    role() != PROGRAM
+}
+
+/// Makes the calling thread what it is from now on.
+pub fn set_role(role: u32) {
+    thread_words::with(|words| words.role.store(role, Ordering::Relaxed));
 }
 
 #[cfg(test)]
@@ -86,7 +96,7 @@ mod tests {
         assert_eq!(mine, id());
         set_slot(Some(4));
         let other = std::thread::spawn(|| {
-            mark_ours();
+            set_role(ENGINE);
             (id(), slot(), is_ours())
         })
         .join()

@@ -211,3 +211,71 @@ fn run_says_why_a_program_does_not_start() {
         );
     }
 }
+
+#[test]
+fn pages_and_completions_are_made_for_every_command() {
+    let installed = Installed::new("generate");
+    let folder = installed.0.join("made");
+    let output = installed
+        .command()
+        .arg("generate")
+        .arg(&folder)
+        .output()
+        .expect("knetctl");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let read = |name: &str| fs::read_to_string(folder.join(name)).expect(name);
+    let help = text(
+        &installed
+            .command()
+            .arg("--help")
+            .output()
+            .expect("knetctl")
+            .stdout,
+    );
+    let commands: Vec<&str> = help
+        .lines()
+        .skip_while(|line| !line.starts_with("Commands:"))
+        .skip(1)
+        .take_while(|line| line.starts_with("  "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert!(commands.len() > 5, "{help}");
+    let bash = read("completions/knetctl.bash");
+    for command in commands {
+        let page = read(&format!("man1/knetctl-{command}.1"));
+        assert!(
+            page.contains("Exit status"),
+            "{command}: exit codes are documented"
+        );
+        assert!(
+            bash.contains(&format!("knetctl__subcmd__{command}")) || bash.contains(command),
+            "{command}"
+        );
+    }
+    assert!(read("man8/knetd.8").contains("knetd"));
+    let config = read("man5/knet_comm.conf.5");
+    for section in knet::config::sections() {
+        for key in section.keys {
+            assert!(
+                config.contains(&key.name.replace('-', "\\-")),
+                "{}",
+                key.name
+            );
+        }
+    }
+    for name in [
+        "completions/_knetctl",
+        "completions/knetctl.fish",
+        "completions/knetd.bash",
+        "man1/knetctl.1",
+    ] {
+        assert!(!read(name).is_empty(), "{name}");
+    }
+    let nowhere = installed
+        .command()
+        .args(["generate", "/proc/nowhere"])
+        .output()
+        .expect("knetctl");
+    assert_eq!(nowhere.status.code(), Some(73));
+}

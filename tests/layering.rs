@@ -16,6 +16,7 @@ const TABLE: &[(&str, &str)] = &[
     ("id", ""),
     ("time", ""),
     ("telemetry", ""),
+    ("prefetch", ""),
     ("ffi", ""),
     ("config", ""),
     ("gpu", "config"),
@@ -26,31 +27,38 @@ const TABLE: &[(&str, &str)] = &[
     ("thread", "ffi"),
     ("device", "config ffi"),
     ("stack", "config device"),
-    ("lcore", "config stack device channel readiness gpu"),
+    ("progress", "ffi channel readiness thread"),
+    ("lcore", "ffi config stack device channel readiness gpu"),
     (
         "host",
-        "ffi config preflight rendezvous channel readiness device stack gpu lcore",
+        "ffi config preflight rendezvous channel readiness progress device stack gpu lcore",
     ),
-    ("attach", "ffi rendezvous channel readiness thread"),
-    ("waiter", "ffi channel readiness thread attach"),
-    ("socket", "ffi channel readiness thread attach waiter"),
-    ("iomux", "ffi channel readiness thread attach waiter socket"),
+    ("attach", "ffi rendezvous channel readiness thread progress"),
+    ("waiter", "ffi channel readiness thread progress attach"),
+    (
+        "socket",
+        "ffi channel readiness thread progress attach waiter",
+    ),
+    (
+        "iomux",
+        "ffi channel readiness thread progress attach waiter socket",
+    ),
     (
         "fd",
-        "ffi channel readiness thread attach waiter socket iomux",
+        "ffi channel readiness thread progress attach waiter socket iomux",
     ),
     (
         "shim",
-        "ffi channel readiness thread attach waiter socket iomux fd",
+        "ffi channel readiness thread progress attach waiter socket iomux fd",
     ),
     (
         "runtime",
-        "ffi config rendezvous channel readiness device stack gpu lcore host",
+        "ffi config preflight rendezvous channel readiness thread progress device stack gpu lcore host attach",
     ),
 ];
 
 /// What everybody above may use, each of them only what stands before it.
-const BASE: &[&str] = &["errno", "id", "time", "telemetry"];
+const BASE: &[&str] = &["errno", "id", "time", "telemetry", "prefetch"];
 
 /// Whether the table lets `module` use `other`.
 fn may_use(module: &str, other: &str) -> bool {
@@ -216,6 +224,7 @@ fn unsafe_stays_where_it_is_allowed() {
         "fd/registry.rs",
         "device/plugin",
         "lcore/memory.rs",
+        "prefetch.rs",
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();

@@ -25,6 +25,17 @@ pub(super) struct ConfigFile {
     pub(super) hash: ConfigHash,
 }
 
+impl ConfigFile {
+    /// The config, of which nothing is known here.
+    pub(super) fn unread() -> Self {
+        Self {
+            path: path(),
+            fd: None,
+            hash: ConfigHash::default(),
+        }
+    }
+}
+
 /// The path of the config: `KNET_CONF`, else the packaged one.
 pub(super) fn path() -> &'static CStr {
     environment::secure_value(b"KNET_CONF").unwrap_or(PACKAGED)
@@ -35,16 +46,9 @@ pub(super) fn open() -> Result<ConfigFile, Fault> {
     let path = path();
     // NONBLOCK: a FIFO must not stop the program.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let hash = ConfigHash::default();
     let fd = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(fd) => descriptor::raw(fd),
-        Err(Errno::ACCESS) => {
-            return Ok(ConfigFile {
-                path,
-                fd: None,
-                hash,
-            });
-        }
+        Err(Errno::ACCESS) => return Ok(ConfigFile::unread()),
         Err(error) => return Err(Fault::config(path, error)),
     };
     match read(fd) {

@@ -38,6 +38,15 @@ impl Fault {
         ))
     }
 
+    /// The config cannot be read, and the system's host does not let us in or is not there.
+    pub(super) fn closed_to_us(path: &CStr) -> Self {
+        let path = shown(path);
+        let socket = shown(crate::rendezvous::SYSTEM_SOCKET);
+        Self::new(format_args!(
+            "config {path}: not readable for this user, and no service lets it in at {socket}; kernel sockets are used (systemctl start knetd, and SupplementaryGroups=knet)"
+        ))
+    }
+
     /// A step towards the host failed.
     pub(super) fn step(step: &str, path: &CStr, error: Errno) -> Self {
         let path = shown(path);
@@ -129,6 +138,8 @@ impl fmt::Display for Reason {
             Errno::CONNREFUSED => "nobody listens there",
             Errno::PROTO => "does not speak our protocol",
             Errno::NOEXEC => "is not a program",
+            Errno::BUSY => "the loader is busy (a library that is being loaded opened a socket)",
+            Errno::NOSYS => "this object cannot",
             other => return write!(out, "errno {}", other.raw_os_error()),
         };
         out.write_str(text)

@@ -15,7 +15,7 @@ use crate::channel::message::{Kind, Message};
 use crate::channel::sync::Ordering as ChannelOrdering;
 use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
-use crate::thread;
+use crate::{progress, thread};
 
 /// The child's end of the pair between prepare and the handlers behind fork; -1 = none.
 static CHILD_SOCKET: AtomicI32 = AtomicI32::new(-1);
@@ -23,6 +23,8 @@ static CHILD_SOCKET: AtomicI32 = AtomicI32::new(-1);
 static CHILD_CELL: AtomicU32 = AtomicU32::new(0);
 /// 1 while prepare holds the attach lock.
 static LOCKED: AtomicU32 = AtomicU32::new(0);
+/// 1 while prepare keeps a host inside this process from opening descriptors.
+static SETTLED: AtomicU32 = AtomicU32::new(0);
 
 /// Before fork, in the parent.
 pub fn prepare() {
@@ -46,10 +48,15 @@ pub fn prepare() {
             error.raw_os_error()
         ),
     }
+    // Behind the message, which the host must be able to take.
+    if progress::is_here() && descriptor::hold_settling() {
+        SETTLED.store(1, Ordering::Relaxed);
+    }
 }
 
 /// Behind fork, in the parent (also when fork failed: the pair's hang-up then frees the cell).
 pub fn parent() {
+    release();
     let socket = CHILD_SOCKET.swap(-1, Ordering::Relaxed);
     if socket >= 0 {
         descriptor::close(socket);
@@ -59,6 +66,9 @@ pub fn parent() {
 
 /// Behind fork, in the child.
 pub fn child() {
+    release();
+    // What a host inside the parent has open: with it our own socket's other end, whose hang-up is to tell us its death.
+    descriptor::close_hosts();
     let socket = CHILD_SOCKET.swap(-1, Ordering::Relaxed);
     if let Some(link) = link::inherited() {
         if socket >= 0 {
@@ -69,6 +79,12 @@ pub fn child() {
     }
     link::claim_dead();
     unlock();
+}
+
+fn release() {
+    if SETTLED.swap(0, Ordering::Relaxed) == 1 {
+        descriptor::release_settling();
+    }
 }
 
 fn unlock() {

@@ -10,6 +10,7 @@ use rustix::net::{
 
 use super::config_file::ConfigFile;
 use super::fault::{Fault, reason, shown};
+use super::inside;
 use super::link::{self, Parts};
 use super::place;
 use crate::channel::ABI;
@@ -20,7 +21,7 @@ use crate::channel::message::{
 };
 use crate::channel::policy::{PolicyPage, policy_flag};
 use crate::errno::{Errno, Result};
-use crate::ffi::descriptor;
+use crate::ffi::{descriptor, sockopt};
 use crate::rendezvous::Path;
 use crate::time::monotonic;
 use crate::{BUILD_VERSION, thread};
@@ -32,7 +33,24 @@ const OPEN_S: u64 = 60;
 
 /// Connects to a host's socket; None when nobody listens there.
 pub(super) fn connect(path: &Path) -> Result<Option<i32>> {
-    let address = SocketAddrUnix::new(path.as_c_str())?;
+    connect_to(&SocketAddrUnix::new(path.as_c_str())?)
+}
+
+/// Connects to the system's host under the name that needs no path and no right; None when nobody of root's listens there.
+pub(super) fn connect_by_name() -> Result<Option<i32>> {
+    let name = crate::rendezvous::SYSTEM_SOCKET.to_bytes();
+    let Some(socket) = connect_to(&SocketAddrUnix::new_abstract_name(name)?)? else {
+        return Ok(None);
+    };
+    // Anybody may take a name that is free.
+    if sockopt::peer_user(socket) == Ok(0) {
+        return Ok(Some(socket));
+    }
+    descriptor::close(socket);
+    Ok(None)
+}
+
+fn connect_to(address: &SocketAddrUnix) -> Result<Option<i32>> {
     let socket = rustix::net::socket_with(
         rustix::net::AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -41,7 +59,7 @@ pub(super) fn connect(path: &Path) -> Result<Option<i32>> {
     )?;
     let socket = descriptor::internalize(socket)?;
     let connected = loop {
-        match rustix::net::connect(descriptor::lend(socket)?, &address) {
+        match rustix::net::connect(descriptor::lend(socket)?, address) {
             Err(Errno::INTR) => {}
             other => break other,
         }
@@ -67,6 +85,8 @@ pub(super) enum Answer<T> {
     Fault(Fault),
     /// The host went away or spoke nonsense.
     Lost(Errno),
+    /// The config says that this program's own threads drive.
+    Inline,
 }
 
 /// Attaches through `socket`.
@@ -78,7 +98,10 @@ pub(super) fn hello(socket: i32, config: &ConfigFile) -> Answer<Parts> {
     let mut text = [0; TEXT_BYTES];
     let text = compose(
         &mut text,
-        format_args!("{BUILD_VERSION}\n{config_path}\n{program}\n{frame}"),
+        format_args!(
+            "{BUILD_VERSION}\n{config_path}\n{program}\n{frame}\n{}",
+            if inside::is_possible() { "inline" } else { "" }
+        ),
     );
     let message = Message {
         kind: Kind::Hello,
@@ -99,6 +122,7 @@ pub(super) fn hello(socket: i32, config: &ConfigFile) -> Answer<Parts> {
             Err(Errno::NOMEM) => Answer::Fault(no_room(&reply)),
             Err(error) => Answer::Lost(error),
         },
+        Ok(answer) if answer.kind == Kind::Inline => Answer::Inline,
         Ok(answer) => refused(&answer),
         Err(error) => foreign(error),
     }

@@ -8,9 +8,11 @@
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
 mod config_file;
+mod door;
 mod fault;
 pub mod fork;
 mod handshake;
+pub mod inside;
 pub mod link;
 mod lock;
 pub mod object;
@@ -208,6 +210,7 @@ pub fn open_device(link: &'static Link) -> Standing {
         Answer::Done(()) => return Standing::Attached(link),
         Answer::Fault(fault) => fault,
         Answer::Lost(error) => handshake::lost(error),
+        Answer::Inline => handshake::lost(Errno::PROTO),
     };
     link.mark_dead();
     if link.number() == 0 {
@@ -233,7 +236,12 @@ pub fn herald(link: &Link, epoll: u32) -> Result<i32> {
 /// Finds or starts the host and shakes hands.
 fn attach() -> core::result::Result<&'static Link, Fault> {
     crate::thread::remember_process();
-    let config = config_file::open()?;
+    let config = match config_file::open() {
+        Ok(config) => config,
+        // It may have been hidden since (chroot), and the host of the system has its own.
+        Err(_) if follows_system() => ConfigFile::unread(),
+        Err(fault) => return Err(fault),
+    };
     let attached = if link::all_taken() {
         Err(Fault::new(format_args!(
             "this process has lost {} hosts; kernel sockets are used until it is restarted",
@@ -249,14 +257,18 @@ fn attach() -> core::result::Result<&'static Link, Fault> {
 }
 
 fn attach_with(config: &ConfigFile) -> core::result::Result<&'static Link, Fault> {
-    if config.fd.is_none() {
+    // A private host would take the port from the one that is being started again.
+    let follows_system = follows_system();
+    if config.fd.is_none() || follows_system {
         // Only a host of the system can read it for us.
         let system = system_socket()?;
         return match system.map(|socket| finish(socket, config)) {
             Some(Answer::Done(link)) => Ok(link),
             Some(Answer::Fault(fault)) => Err(fault),
             Some(Answer::Lost(error)) => Err(handshake::lost(error)),
-            None => Err(Fault::config(config.path, Errno::ACCESS)),
+            Some(Answer::Inline) => Err(handshake::lost(Errno::PROTO)),
+            None if follows_system => Err(handshake::lost(Errno::CONNREFUSED)),
+            None => Err(Fault::closed_to_us(config.path)),
         };
     }
     let folder = rendezvous::run_folder()
@@ -276,6 +288,8 @@ fn attach_with(config: &ConfigFile) -> core::result::Result<&'static Link, Fault
             Answer::Fault(fault) => return Err(fault),
             // A host that was just ending: look again.
             Answer::Lost(error) => last = error,
+            // `found` still holds the start lock.
+            Answer::Inline => return attach_inside(config),
         }
     }
     Err(handshake::lost(last))
@@ -295,16 +309,38 @@ fn served_by_system(
     match finish(socket, config) {
         Answer::Done(link) => Ok(Some(link)),
         // It has another config: a private host will say what is wrong with ours, if anything is.
-        Answer::Fault(_) | Answer::Lost(_) => Ok(None),
+        Answer::Fault(_) | Answer::Lost(_) | Answer::Inline => Ok(None),
     }
 }
 
+/// Whether the host that was lost was the system's.
+fn follows_system() -> bool {
+    link().is_some_and(|lost| lost.control.header().policy.has(policy_flag::SYSTEM_HOST))
+}
+
 fn system_socket() -> core::result::Result<Option<i32>, Fault> {
-    let path = Path::new(rendezvous::SYSTEM_SOCKET.to_bytes())
-        .map_err(|e| Fault::step("host", rendezvous::SYSTEM_SOCKET, e))?;
-    match handshake::connect(&path) {
-        Err(Errno::ACCESS) => Ok(None),
-        other => other.map_err(|e| Fault::step("host", rendezvous::SYSTEM_SOCKET, e)),
+    let fault = |error| Fault::step("host", rendezvous::SYSTEM_SOCKET, error);
+    let path = Path::new(rendezvous::SYSTEM_SOCKET.to_bytes()).map_err(fault)?;
+    let found = match handshake::connect(&path) {
+        Err(Errno::ACCESS | Errno::PERM) => None,
+        other => other.map_err(fault)?,
+    };
+    let door = door::take();
+    match (found, door) {
+        (Some(socket), door) => {
+            door.into_iter().for_each(descriptor::close);
+            Ok(Some(socket))
+        }
+        (None, Some(door)) => Ok(Some(door)),
+        (None, None) if follows_system() => handshake::connect_by_name().map_err(fault),
+        (None, None) => Ok(None),
+    }
+}
+
+/// The process is about to give up rights that may be needed to reach the host of the system.
+pub fn before_rights_go() {
+    if STAGE.load(Ordering::Acquire) == stage::UNTRIED {
+        door::open();
     }
 }
 
@@ -317,9 +353,22 @@ fn finish(socket: i32, config: &ConfigFile) -> Answer<&'static Link> {
         },
         Answer::Fault(fault) => Answer::Fault(fault),
         Answer::Lost(error) => Answer::Lost(error),
+        Answer::Inline => Answer::Inline,
     };
     descriptor::close(socket);
     answer
+}
+
+/// Starts the host inside this process, whose threads drive it, and attaches to it as to any other.
+fn attach_inside(config: &ConfigFile) -> core::result::Result<&'static Link, Fault> {
+    let cannot = |error| Fault::step("cannot run the stack inside this program", c"", error);
+    let socket = inside::start().map_err(cannot)?;
+    match finish(socket, config) {
+        Answer::Done(link) => Ok(link),
+        Answer::Fault(fault) => Err(fault),
+        Answer::Lost(error) => Err(handshake::lost(error)),
+        Answer::Inline => Err(handshake::lost(Errno::PROTO)),
+    }
 }
 
 /// A host's socket, and the start lock that is held until the hand-shake is over.
@@ -383,6 +432,15 @@ fn lock_start(names: &HostNames) -> Result<i32> {
             }
         }
     }
+}
+
+/// The absolute path of the preloaded object, where it is UTF-8.
+#[must_use]
+pub fn frame_path() -> Option<String> {
+    let path = place::frame().ok()?;
+    core::str::from_utf8(path.as_bytes())
+        .ok()
+        .map(str::to_owned)
 }
 
 /// Two milliseconds, or less when a signal comes; for the rare waits on another thread or process.

@@ -13,17 +13,31 @@ use clap::{Parser, Subcommand};
 
 #[path = "knetctl/check.rs"]
 mod check;
+#[path = "knetctl/generate.rs"]
+mod generate;
+#[path = "knetctl/host.rs"]
+mod host;
+#[path = "knetctl/print.rs"]
+mod print;
+#[path = "knetctl/process.rs"]
+mod process;
 #[path = "knetctl/program.rs"]
 mod program;
 #[path = "knetctl/run.rs"]
 mod run;
+#[path = "knetctl/ss.rs"]
+mod ss;
 #[path = "knetctl/stats.rs"]
 mod stats;
+#[path = "knetctl/status.rs"]
+mod status;
+#[path = "knetctl/why.rs"]
+mod why;
 
 /// sysexits.h: the command was used wrongly.
 const USAGE: u8 = 64;
 
-/// Checks the configuration of knet and runs programs on it.
+/// Checks the configuration of knet, runs programs on it, and looks inside.
 #[derive(Parser, Debug)]
 #[command(name = "knetctl", version = knet::BUILD_VERSION, arg_required_else_help = true)]
 struct Arguments {
@@ -35,20 +49,24 @@ struct Arguments {
 enum Command {
     Check(check::Check),
     Run(run::Run),
+    Status(status::Status),
+    Ss(ss::Ss),
     Stats(stats::Stats),
+    Why(why::Why),
+    Generate(generate::Generate),
 }
 
 fn main() -> ExitCode {
     match Arguments::try_parse() {
-        Ok(Arguments {
-            command: Command::Check(check),
-        }) => check.execute(),
-        Ok(Arguments {
-            command: Command::Run(run),
-        }) => run.execute(),
-        Ok(Arguments {
-            command: Command::Stats(stats),
-        }) => stats.execute(),
+        Ok(Arguments { command }) => match command {
+            Command::Check(check) => check.execute(),
+            Command::Run(run) => run.execute(),
+            Command::Status(status) => status.execute(),
+            Command::Ss(ss) => ss.execute(),
+            Command::Stats(stats) => stats.execute(),
+            Command::Why(why) => why.execute(),
+            Command::Generate(generate) => generate.execute(),
+        },
         Err(error) => {
             // Nothing is left to tell when even this cannot be printed.
             let _ = error.print();

@@ -5,11 +5,12 @@
     reason = "a service's stderr is its own until its log is open"
 )]
 
+#[path = "knetd/arguments.rs"]
+mod arguments;
 #[path = "knetd/log.rs"]
 mod log;
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -17,46 +18,14 @@ use clap::error::ErrorKind;
 use knet::host::End;
 use knet::runtime::host::{self, Start};
 
+use self::arguments::Arguments;
+
 /// sysexits.h: the command was used wrongly.
 const USAGE: u8 = 64;
 /// sysexits.h: the service cannot be given.
 const UNAVAILABLE: u8 = 69;
 /// sysexits.h: an internal fault.
 const SOFTWARE: u8 = 70;
-
-/// Runs the TCP/IP stack for the programs that are preloaded with libknet_frame.so.
-///
-/// Started by the system it reads one config, listens, and serves any number of programs. Programs start a
-/// private host themselves (--private); nobody else does.
-#[derive(Parser, Debug)]
-#[command(name = "knetd", version = knet::BUILD_VERSION)]
-struct Arguments {
-    /// The config of a system host.
-    #[arg(long, value_name = "FILE", default_value = knet::config::DEFAULT_PATH, conflicts_with = "private")]
-    conf: PathBuf,
-    /// Where a system host listens.
-    #[arg(
-        long,
-        value_name = "PATH",
-        default_value = "/run/knet/knetd.sock",
-        conflicts_with = "private"
-    )]
-    socket: PathBuf,
-    /// Serve the program at the other end of --control-fd, and its kin.
-    #[arg(long, requires = "control_fd")]
-    private: bool,
-    /// The control socket that a private host inherits.
-    #[arg(long, value_name = "N", requires = "private")]
-    control_fd: Option<i32>,
-    /// The program's name, for people.
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "program",
-        requires = "private"
-    )]
-    program: String,
-}
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {

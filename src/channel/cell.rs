@@ -108,6 +108,8 @@ pub struct ReadLine {
     pub items_owner: OwnerWord,
     /// Non-zero when some interest of this object is in [`Header::spill`].
     pub spilled: AtomicU32,
+    /// The descriptor that it was made or accepted as, plus one; 0 = not told. For people only.
+    pub fd: AtomicU32,
 }
 
 /// Written by program threads: writing. See [`super::byte_ring`].
@@ -346,6 +348,8 @@ pub struct EpollCell {
     pub herald: AtomicU32,
     /// Who collects or settles the herald, once there is one.
     pub turn: OwnerWord,
+    /// The descriptor that it has in the process which joined it last, plus one; 0 = not told. For people only.
+    pub fd: AtomicU32,
 }
 
 /// Values of [`ProcCell::state`].

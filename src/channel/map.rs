@@ -58,6 +58,16 @@ impl Mapping {
         Ok(Self { base, bytes })
     }
 
+    /// Puts zeros of this process alone into the place of what is mapped, and so lets go of its memory.
+    fn wipe(&self) {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        let base = self.base.as_ptr().cast();
+        // SAFETY: the range of this mapping, which stays mapped at every moment. References into it are to atomics, for
+        // which any contents do, and ring bytes are copied by pointer. A refusal changes nothing.
+        let _ = unsafe { rustix::mm::mmap_anonymous(base, self.bytes, protection, flags) };
+    }
+
     /// A pointer to `len` bytes at `offset`, or None when they are not inside.
     fn at(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
         let end = offset.checked_add(len)?;
@@ -135,6 +145,11 @@ impl Control {
         header.abi.store(ABI, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Release);
         Ok((control, fd))
+    }
+
+    /// Lets go of the memory, in this process only: everything in it is zero from now on.
+    pub fn wipe(&self) {
+        self.map.wipe();
     }
 
     /// Maps control memory that the host has sent (program side).
@@ -316,6 +331,12 @@ impl Receive {
             },
             fd,
         ))
+    }
+
+    /// Lets go of the memory, in this process only: everything in it is zero from now on. Not for the host, whose stack
+    /// has slices of it.
+    pub fn wipe(&self) {
+        self.map.wipe();
     }
 
     /// Maps receive memory that the host has sent (program side), read-only.

@@ -19,6 +19,8 @@ pub mod policy_flag {
     pub const ON_HOST_LOST_WAIT: u32 = 2;
     /// `common.accelerate` lists programs, and this one is not among them (the host compares).
     pub const PROGRAM_EXCLUDED: u32 = 4;
+    /// The host is the system's: when it is lost no private one takes its place.
+    pub const SYSTEM_HOST: u32 = 8;
 }
 
 /// The page. Zero means none or default.

@@ -199,6 +199,11 @@ pub(super) const NETDEV: Form = Form {
     words: "interface name, or empty",
     pattern: "^[^/\\s]{0,15}$",
 };
+/// Where metrics are served, or empty.
+pub(super) const METRICS: Form = Form {
+    words: "\"unix:/absolute/path\" or \"127.x.y.z:port\", or empty",
+    pattern: "^(unix:/.+|127(\\.[0-9]{1,3}){3}:[0-9]{1,5})?$",
+};
 /// A virtual device.
 pub(super) const VDEV: Form = Form {
     words: "device \"name[,key=value]...\"",

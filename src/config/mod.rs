@@ -42,8 +42,8 @@ pub use hash::config_hash;
 pub use policy::Policy;
 pub use port::{Bdf, PortChoice, Vdev, VdevArgs};
 pub use settings::{
-    Accelerate, Buffers, Config, Dpdk, Idle, Mode, Network, Offload, OnError, OnHostLost, Progress,
-    Run, Tcp,
+    Accelerate, Buffers, Config, Dpdk, Idle, MetricsAt, Mode, Network, Offload, OnError,
+    OnHostLost, Progress, Run, Tcp,
 };
 
 /// Every section with its keys, in the order of the file.

@@ -1,7 +1,8 @@
 //! The checked config: types that cannot be wrong, so that nobody checks again.
 
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 use core::time::Duration;
+use std::path::PathBuf;
 
 use super::address::Route;
 use super::error::Remark;
@@ -47,6 +48,8 @@ pub struct Config {
     pub buffers: Buffers,
     /// `dpdk`
     pub dpdk: Dpdk,
+    /// `common.metrics`
+    pub metrics: Option<MetricsAt>,
     /// `gpu`, or None when it is not enabled.
     pub gpu: Option<Gpu>,
     /// What an operator should know about the file.
@@ -78,6 +81,15 @@ pub enum OnHostLost {
     Kernel,
     /// New sockets wait.
     Wait,
+}
+
+/// `common.metrics`
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MetricsAt {
+    /// A stream socket at an absolute path.
+    Unix(PathBuf),
+    /// A loopback address and port of the kernel.
+    Loopback(SocketAddrV4),
 }
 
 /// `common.accelerate`: an empty list means all.

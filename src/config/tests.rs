@@ -569,7 +569,7 @@ fn rules_across_keys() {
     let config = good(&with(r#""common": {"cothread_enable": 1, "mode": 1}"#));
     assert_eq!(
         (config.run.progress, config.mode, config.remarks.len()),
-        (Progress::Dedicated, Mode::Shared, 2)
+        (Progress::Dedicated, Mode::Shared, 1)
     );
     let config = good(&with(
         r#""dpdk": {"core_list_global": "3,1"}, "proto_stack": {"max_worker_num": 1}"#,
@@ -579,21 +579,25 @@ fn rules_across_keys() {
 
 #[test]
 fn what_is_not_served_is_remarked_on() {
-    for (section, key) in [
-        ("common", r#""progress": "inline""#),
-        ("common", r#""cothread_enable": 1"#),
-        ("common", r#""budget_us": 60"#),
-        ("common", r#""inline_grace_us": 300"#),
-        ("proto_stack", r#""max_worker_num": 2"#),
+    for (section, key, what) in [
+        ("common", r#""budget_us": 60"#, "has no effect"),
+        ("common", r#""inline_grace_us": 300"#, "has no effect"),
+        (
+            "proto_stack",
+            r#""max_worker_num": 2"#,
+            "not served by this version",
+        ),
     ] {
         let remarks = good(&with(&format!(r#""{section}": {{{key}}}"#))).remarks;
         assert_eq!(remarks.len(), 1, "{key}: {remarks:?}");
-        assert!(
-            remarks[0]
-                .to_string()
-                .contains("not served by this version"),
-            "{key}: {remarks:?}"
-        );
+        assert!(remarks[0].to_string().contains(what), "{key}: {remarks:?}");
+    }
+    for keys in [
+        r#""progress": "inline", "budget_us": 60, "inline_grace_us": 300"#,
+        r#""cothread_enable": 1"#,
+    ] {
+        let remarks = good(&with(&format!(r#""common": {{{keys}}}"#))).remarks;
+        assert!(remarks.is_empty(), "{keys}: {remarks:?}");
     }
     let config = good(&with(r#""hw_offload": {"tso": 1, "tcp_checksum": 1}"#));
     assert!(
@@ -882,4 +886,38 @@ fn rules_that_make_no_sense_say_why() {
         ),
         &["\"launch\" cannot be had"],
     );
+}
+
+#[test]
+fn metrics_are_served_on_this_machine_only() {
+    let load = |value: &str| {
+        let text = format!(
+            r#"{{"interface": {{"netdev": "v0", "ip": "10.0.0.1"}}, "common": {{"metrics": "{value}"}}}}"#
+        );
+        load_bytes("test", text.as_bytes())
+    };
+    assert_eq!(load("").unwrap().metrics, None);
+    let unix = load("unix:/run/knet/metrics.sock").unwrap().metrics;
+    assert_eq!(unix, Some(MetricsAt::Unix("/run/knet/metrics.sock".into())));
+    let loopback = load("127.0.0.1:9464").unwrap().metrics;
+    assert_eq!(
+        loopback,
+        Some(MetricsAt::Loopback("127.0.0.1:9464".parse().unwrap()))
+    );
+    for bad in [
+        "0.0.0.0:9464",
+        "10.0.0.1:9464",
+        "127.0.0.1",
+        "127.0.0.1:0",
+        "127.0.0.1:99999",
+        "unix:relative",
+        "localhost:80",
+    ] {
+        let faults = load(bad).unwrap_err();
+        assert_eq!(
+            faults.faults.first().unwrap().path,
+            "common.metrics",
+            "{bad}"
+        );
+    }
 }

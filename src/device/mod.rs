@@ -106,6 +106,13 @@ pub trait RxQueue: Send {
     /// once more before it sleeps.
     fn arm(&mut self, _on: bool) {}
 
+    /// The calling thread uses the queue pair from now on, until [`RxQueue::leave`]. Called only where several threads do so in
+    /// turn, one at a time.
+    fn enter(&mut self) {}
+
+    /// Undoes [`RxQueue::enter`].
+    fn leave(&mut self) {}
+
     /// The earliest time at which the queue wants to be polled although no descriptor says so: a frame
     /// held back by a simulated delay becomes due, or a lost link is to be looked for again.
     fn next_due(&self) -> Option<Instant> {

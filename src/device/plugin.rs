@@ -95,12 +95,14 @@ impl Plugin {
     }
 }
 
-/// The plug-in beside the running program, or its bare name for the loader to look for.
+/// The plug-in beside the running program, or in the folder of libraries beside the program's own, where packages put it
+/// and not every system's loader looks; else its bare name for the loader to look for.
 fn beside_program() -> PathBuf {
-    std::env::current_exe()
-        .ok()
-        .and_then(|program| Some(program.parent()?.join(FILE)))
-        .filter(|path| path.exists())
+    let program = std::env::current_exe().unwrap_or_default();
+    ["", "../lib64"]
+        .iter()
+        .filter_map(|folder| Some(program.parent()?.join(folder).join(FILE)))
+        .find(|path| path.exists())
         .unwrap_or_else(|| PathBuf::from(FILE))
 }
 

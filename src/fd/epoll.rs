@@ -94,6 +94,11 @@ pub fn join(link: &Link, record: Record) {
         // What was added before is counted by the registry.
         let count = registry::count_kernel_items(record, 0);
         cell.kernel_items.fetch_max(count, Ordering::AcqRel);
+        let number = descriptor_of(record.index).and_then(|(fd, _)| u32::try_from(fd).ok());
+        cell.fd.store(
+            number.map_or(0, |fd| fd.saturating_add(1)),
+            Ordering::Relaxed,
+        );
     }
     if registry::is_nested(record)
         && let Some((fd, _)) = descriptor_of(record.index)

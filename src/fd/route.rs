@@ -14,7 +14,7 @@ use crate::errno::{Errno, Result};
 use crate::ffi::errno;
 use crate::ffi::wait::{self, EpollEvent};
 use crate::iomux::epoll_set;
-use crate::socket::{connect, hold, listener};
+use crate::socket::{connect, hold, listener, state};
 use crate::waiter;
 
 /// EPOLL_CTL_DEL.
@@ -40,8 +40,13 @@ pub fn attach_for_undecided() {
     table::for_each(0, table::end(), |_, entry| {
         any |= matches!(entry, Entry::Undecided(_));
     });
-    if any && !super::is_foreign() {
+    if super::is_foreign() {
+        return;
+    }
+    if any {
         ensure();
+    } else {
+        attach::before_rights_go();
     }
 }
 
@@ -64,9 +69,23 @@ fn attaching(attach: impl FnOnce() -> Standing) -> Standing {
         // As the link's own descriptors, one host later than it died.
         if let Some(old) = now.and_then(|now| now.checked_sub(2)) {
             waiter::forget_link_eventfds(old);
+            forget_memory(old);
         }
     }
     standing
+}
+
+/// Lets go of the channels of hosts up to `last`, which were lost, as far as no descriptor knows them any more.
+fn forget_memory(last: u32) {
+    for link in (0..=last).filter_map(attach::link::numbered) {
+        let mut is_known = false;
+        table::for_each(0, table::end(), |_, entry| {
+            is_known |= matches!(entry, Entry::Socket(handle) if handle.link == link.number());
+        });
+        if !is_known {
+            link.forget_memory();
+        }
+    }
 }
 
 fn refused() -> i32 {
@@ -173,7 +192,7 @@ pub fn listen(record: Record, fd: i32, backlog: i32, kernel: impl Fn() -> i32) -
     }
     // A negative backlog is the largest one, as in Linux.
     let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
-    match listener::listen(link, local, backlog, &options) {
+    match listener::listen_where_free(link, local, backlog, &options) {
         Ok(object) => {
             install(
                 record,
@@ -279,6 +298,9 @@ fn install(record: Record, fd: i32, socket: Socket) {
     if socket.merged {
         // accept asks it without waiting; the program's own flag is in the cell.
         options::set_nonblocking(fd);
+    }
+    if let Some(cell) = socket.object.cell(socket.link) {
+        state::tell_number(cell, fd);
     }
     registry::take_registrations(record, |registration| {
         move_registration(&socket, registration)

@@ -15,7 +15,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
     FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd,
-    rlimit, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
+    pthread_attr_t, pthread_t, rlimit, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+    timeval, uid_t,
 };
 
 /// System calls that newer architectures do not have; -1 there, which the kernel answers with ENOSYS.
@@ -35,6 +36,7 @@ mod legacy {
         SYS_dup2 SYS_eventfd2 SYS_signalfd4 SYS_inotify_init
     }
 }
+use super::engine::Start;
 use legacy::{
     SYS_accept, SYS_creat, SYS_dup2, SYS_epoll_create, SYS_epoll_wait, SYS_eventfd2,
     SYS_inotify_init, SYS_open, SYS_pipe, SYS_poll, SYS_select, SYS_signalfd4,
@@ -77,6 +79,12 @@ macro_rules! originals {
                 let place = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast::<c_char>()) };
                 ORIGINALS.$name.store(place, Ordering::Release);
             )+
+        }
+
+        /// Whether [`resolve`] has run.
+        #[must_use]
+        pub fn is_resolved() -> bool {
+            !ORIGINALS.close.load(Ordering::Acquire).is_null()
         }
 
         /// The names that are interposed, for the check of the exported symbols.
@@ -204,6 +212,8 @@ originals! {
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE = NONE;
     fn fclose(stream: *mut FILE) -> c_int = NONE;
     fn chroot(path: *const c_char) -> c_int = libc::SYS_chroot;
+    fn setgroups(count: size_t, groups: *const gid_t) -> c_int = NONE;
+    fn initgroups(user: *const c_char, group: gid_t) -> c_int = NONE;
     fn setuid(user: uid_t) -> c_int = NONE;
     fn setgid(group: gid_t) -> c_int = NONE;
     fn seteuid(user: uid_t) -> c_int = NONE;
@@ -216,6 +226,7 @@ originals! {
     fn setrlimit64(resource: c_int, limit: *const rlimit) -> c_int = libc::SYS_setrlimit;
     fn prlimit(process: pid_t, resource: c_int, limit: *const rlimit, old: *mut rlimit) -> c_int = libc::SYS_prlimit64;
     fn prlimit64(process: pid_t, resource: c_int, limit: *const rlimit, old: *mut rlimit) -> c_int = libc::SYS_prlimit64;
+    fn pthread_create(thread: *mut pthread_t, attributes: *const pthread_attr_t, start: Start, argument: *mut c_void) -> c_int = NONE;
     fn __read_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t) -> ssize_t = libc::SYS_read;
     fn __recv_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t = NONE;
     fn __recvfrom_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t, flags: c_int, address: *mut sockaddr, address_len: *mut socklen_t) -> ssize_t = NONE;

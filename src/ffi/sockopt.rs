@@ -133,6 +133,18 @@ pub fn set_number(fd: i32, level: i32, name: i32, value: i32) -> Result<()> {
     write(fd, level, name, &value.to_ne_bytes())
 }
 
+/// The user who made the other end of a connected AF_UNIX socket (unix(7), SO_PEERCRED).
+///
+/// # Errors
+/// As getsockopt(2).
+pub fn peer_user(fd: i32) -> Result<u32> {
+    // struct ucred: pid, uid, gid.
+    let mut bytes = [0; 12];
+    read(fd, SOCKET, libc::SO_PEERCRED, &mut bytes)?;
+    let [_, _, _, _, a, b, c, d, ..] = bytes;
+    Ok(u32::from_ne_bytes([a, b, c, d]))
+}
+
 /// The cookie of the network namespace that the socket is in.
 ///
 /// # Errors

@@ -8,6 +8,13 @@
 
 use core::sync::atomic::AtomicU32;
 
+/// Role of a thread of the program's.
+pub const PROGRAM: u32 = 0;
+/// Role of a thread of ours.
+pub const ENGINE: u32 = 1;
+/// Role of a thread of the program's while it drives the stack.
+pub const DRIVER: u32 = 2;
+
 /// The words of a thread.
 #[repr(C)]
 #[derive(Debug)]
@@ -18,7 +25,7 @@ pub struct ThreadWords {
     pub id: AtomicU32,
     /// Waiter slot + 1; 0 = none.
     pub slot: AtomicU32,
-    /// What the thread is: 0 = the program's, 1 = ours (every hook then goes straight to libc).
+    /// What the thread is: [`PROGRAM`], [`ENGINE`] or [`DRIVER`].
     pub role: AtomicU32,
 }
 

@@ -1,19 +1,25 @@
 //! How programs come: the listening socket, Hello, and the config that it brings.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::clients::{Client, Standing};
 use super::family::Family;
-use super::server::{Fault, Server, own_path, timespec};
+use super::group;
+use super::server::{Fault, Greeted, Server, own_path, timespec};
 use super::socket;
+use super::way_back::WayBack;
 use crate::channel::cell::Header;
 use crate::channel::message::{Kind, Message};
-use crate::config::{self, Config};
+use crate::channel::policy::policy_flag;
+use crate::channel::sync::Ordering;
+use crate::config::{self, Config, Mode, Policy, Progress};
 use crate::errno::Errno;
+use crate::ffi::descriptor;
 use crate::lcore::{self, Mail};
+use crate::preflight::waits;
 use crate::rendezvous::{self, ConfigHash};
 use crate::stack::Owner;
 use crate::time::{self, Instant};
@@ -25,10 +31,11 @@ impl Server {
         place: usize,
         message: &Message<'_>,
         file: Option<OwnedFd>,
-    ) -> Result<(), Fault> {
+    ) -> Result<Greeted, Fault> {
         let mut lines = message.text.split('\n');
         let mut line = || lines.next().unwrap_or("");
         let (version, path, program, frame) = (line(), line(), line(), line());
+        let can_drive = line() == "inline";
         if version != BUILD_VERSION || message.a as usize != size_of::<Header>() {
             let text = format!(
                 "{frame} is build {version}, the host {} is build {BUILD_VERSION}; restart the program, or install both \
@@ -37,7 +44,10 @@ impl Server {
             );
             return Err(Fault::new(text, Errno::PROTO));
         }
-        self.configure(path, file)?;
+        if let Greeted::Inline = self.configure(path, file, can_drive.then_some(program))? {
+            return Ok(Greeted::Inline);
+        }
+        self.accepts_waits(place, program)?;
         let Some(config) = &self.config else {
             let text = "the host has no config".to_owned();
             return Err(Fault::new(text, Errno::INVAL));
@@ -52,7 +62,7 @@ impl Server {
             )));
         }
         let Some(client) = self.clients.at(place) else {
-            return Ok(());
+            return Ok(Greeted::Attached);
         };
         let user = socket::peer(client.socket.as_fd())
             .map_err(|errno| no_room(format!("peer credentials: {errno}")))?
@@ -63,9 +73,13 @@ impl Server {
             .admit(message.b)
             .map_err(|errno| no_room(format!("no process cell: {errno}")))?;
         family.clients = 1;
+        if !self.private {
+            let flags = &family.segments.control.header().policy.flags;
+            flags.fetch_or(policy_flag::SYSTEM_HOST, Ordering::Relaxed);
+        }
         let welcome = Message::new(Kind::Welcome, cell, std::process::id());
         let Some(client) = self.clients.at_mut(place) else {
-            return Ok(());
+            return Ok(Greeted::Attached);
         };
         client.standing = Standing::Attached {
             owner,
@@ -83,7 +97,7 @@ impl Server {
             client.standing = Standing::New;
             crate::warn!("program={program} event=welcome_failed errno={errno}");
             self.gone(place);
-            return Ok(());
+            return Ok(Greeted::Attached);
         }
         crate::info!(
             "program={program} process={} family={number} event=attached",
@@ -94,22 +108,51 @@ impl Server {
             self.mailbox.post(Mail::Process { owner, cell });
             self.neighbour(process);
         }
+        self.note_user(process);
         if number == self.families.len() {
             self.families.push(None);
         }
         if let Some(slot) = self.families.get_mut(number) {
             *slot = Some(family);
         }
-        Ok(())
+        Ok(Greeted::Attached)
     }
 
-    /// Reads the config that rode along; the first one of a private host becomes its own.
-    pub(super) fn configure(&mut self, path: &str, file: Option<OwnedFd>) -> Result<(), Fault> {
+    /// Refuses a program that would hang: it waits past the library. One that the config names is served all the same.
+    fn accepts_waits(&self, place: usize, program: &str) -> Result<(), Fault> {
+        let named = self
+            .config
+            .as_ref()
+            .is_some_and(|config| !Policy::from(config).accelerate.programs.is_empty());
+        let process = self.clients.at(place).and_then(|client| client.process);
+        let Some(process) = process.filter(|_| !named) else {
+            return Ok(());
+        };
+        match waits::own_wait(Path::new(&format!("/proc/{process}/exe"))) {
+            None => Ok(()),
+            Some(wait) => Err(Fault::new(
+                format!(
+                    "{program} waits for sockets by system calls of its own ({wait}), past the library: kernel sockets \
+                     are used (if it does so for files only, name it in common.accelerate.programs)"
+                ),
+                Errno::OPNOTSUPP,
+            )),
+        }
+    }
+
+    /// Reads the config that rode along; the first one of a private host becomes its own, unless it leaves the loop to
+    /// `driver`, the program when its threads can drive.
+    pub(super) fn configure(
+        &mut self,
+        path: &str,
+        file: Option<OwnedFd>,
+        driver: Option<&str>,
+    ) -> Result<Greeted, Fault> {
         let invalid = |text: String| Fault::new(text, Errno::INVAL);
         let Some(file) = file else {
             // The program may not read it: what the system's host has read counts.
             return match &self.config {
-                Some(_) if !self.private => Ok(()),
+                Some(_) if !self.private => Ok(Greeted::Attached),
                 _ => Err(invalid(format!("{path}: the program sent no config"))),
             };
         };
@@ -118,7 +161,7 @@ impl Server {
         let hash = config::config_hash(&bytes);
         if let Some(ours) = &self.config {
             if ours.hash == hash {
-                return Ok(());
+                return Ok(Greeted::Attached);
             }
             return Err(invalid(format!(
                 "{path} differs from {}, which this host runs; restart the host, or name that file by KNET_CONF",
@@ -127,15 +170,34 @@ impl Server {
         }
         let config =
             config::load_bytes(path, &bytes).map_err(|faults| Fault::of_config(&faults))?;
+        if config.mode == Mode::Shared {
+            let socket = rendezvous::SYSTEM_SOCKET.to_string_lossy();
+            return Err(invalid(format!(
+                "{path}: common.mode is 1, but no host of the system with this config listens at {socket}, or it lets \
+                 only members of the group {GROUP} in (systemctl start knetd; SupplementaryGroups={GROUP}; or mode 0)"
+            )));
+        }
+        let inline = config.run.progress == Progress::Inline;
+        if inline
+            && self.inside.is_none()
+            && driver.is_some_and(|program| Policy::from(&config).covers_program(program))
+        {
+            return Ok(Greeted::Inline);
+        }
+        if inline && self.inside.is_none() {
+            crate::info!("progress=dedicated reason=\"the threads of this program cannot drive\"");
+        }
         let mut bytes_hash = ConfigHash::default();
         bytes_hash.add(&bytes);
         self.adopt(config);
         self.bind_private(bytes_hash);
-        Ok(())
+        Ok(Greeted::Attached)
     }
 
     pub(super) fn adopt(&mut self, config: Config) {
-        telemetry::log::set_threshold(config.log_level);
+        if self.inside.is_none() {
+            telemetry::log::set_threshold(config.log_level);
+        }
         for remark in &config.remarks {
             crate::info!("config={} remark=\"{remark}\"", config.file);
         }
@@ -161,14 +223,17 @@ impl Server {
         let fault = |errno: Errno| format!("socket {}: {errno}", path.display());
         let address = SocketAddrUnix::new(&path).map_err(fault)?;
         let fresh = || {
-            rustix::net::socket_with(
+            let socket = rustix::net::socket_with(
                 AddressFamily::UNIX,
                 SocketType::SEQPACKET,
                 SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
                 None,
-            )
+            )?;
+            // bind(2) gives the file this mode: nobody gets in before it has its group.
+            rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(0o600))?;
+            Ok(socket)
         };
-        let socket = fresh().map_err(fault)?;
+        let socket = fresh().map(descriptor::settle).map_err(fault)?;
         match rustix::net::bind(&socket, &address) {
             Ok(()) => {}
             Err(Errno::ADDRINUSE) => {
@@ -184,25 +249,57 @@ impl Server {
             }
             Err(errno) => return Err(fault(errno)),
         }
-        let mode = if self.private { 0o600 } else { 0o660 };
-        rustix::fs::chmod(&path, rustix::fs::Mode::from_raw_mode(mode)).map_err(fault)?;
+        // A host of another user than root serves that user alone.
+        if !self.private && rustix::process::geteuid().is_root() {
+            let group = group::number(GROUP).map_err(fault)?;
+            if group.is_none() {
+                crate::warn!(
+                    "socket={} group={GROUP} event=no_such_group action=\"only root may attach\"",
+                    path.display()
+                );
+            }
+            rustix::fs::chown(&path, None, group.map(rustix::fs::Gid::from_raw)).map_err(fault)?;
+            rustix::fs::chmod(&path, rustix::fs::Mode::from_raw_mode(0o660)).map_err(fault)?;
+            match WayBack::open(&path, LISTEN_BACKLOG) {
+                Ok(way_back) => self.way_back = Some(way_back),
+                Err(errno) => crate::warn!(
+                    "socket={} event=no_way_back errno={errno} reason=\"programs that have given up their rights do \
+                     not find a restarted host\"",
+                    path.display()
+                ),
+            }
+        }
         rustix::net::listen(&socket, LISTEN_BACKLOG).map_err(fault)?;
         self.listener = Some((socket, path));
         Ok(())
     }
 
+    /// A client that came by the path.
     pub(super) fn accept(&mut self) {
-        let Some((listener, _)) = &self.listener else {
-            return;
-        };
-        let now = time::monotonic();
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = match rustix::net::accept_with(listener, flags) {
+        if let Some((listener, _)) = &self.listener {
+            let taken = take(listener.as_fd());
+            self.admit(taken, |server, user| server.may_attach(user));
+        }
+    }
+
+    /// A client that came by the name.
+    pub(super) fn accept_back(&mut self) {
+        if let Some(way_back) = &self.way_back {
+            let taken = take(way_back.as_fd());
+            self.admit(taken, |server, user| {
+                let way_back = server.way_back.as_ref();
+                way_back.is_some_and(|way_back| way_back.admits(user))
+            });
+        }
+    }
+
+    fn admit(&mut self, taken: Result<OwnedFd, Errno>, admits: impl Fn(&Self, u32) -> bool) {
+        let socket = match taken {
             Ok(socket) => socket,
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             // Out of descriptors: the client waits in the queue until some are free.
             Err(errno) => {
-                if self.warnings.allow(now) {
+                if self.warnings.allow(time::monotonic()) {
                     crate::error!("event=client_not_accepted errno={errno}");
                 }
                 // Nothing but a pause can be done on this thread; the lcore goes on. EINTR only shortens it.
@@ -210,8 +307,9 @@ impl Server {
                 return;
             }
         };
+        let now = time::monotonic();
         match Client::new(socket, now) {
-            Ok((client, user)) if self.may_attach(user) => {
+            Ok((client, user)) if admits(self, user) => {
                 if self.clients.guests().count() >= GUESTS_MAX
                     && let Some((oldest, _)) = self.clients.oldest_guest()
                 {
@@ -253,6 +351,13 @@ impl Server {
     }
 }
 
+fn take(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::accept_with(listener, flags).map(descriptor::settle)
+}
+
+/// Whose members may attach to the system's host.
+const GROUP: &str = "knet";
 /// Clients that may wait to be accepted.
 const LISTEN_BACKLOG: i32 = 128;
 /// Clients that may be there without having said Hello; a further one takes the place of the oldest.

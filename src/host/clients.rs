@@ -6,6 +6,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::errno::Result;
+use crate::ffi::descriptor;
 use crate::stack::Owner;
 use crate::time::Instant;
 
@@ -98,7 +99,9 @@ impl Client {
 /// A descriptor of the process; None when it is gone already (its hang-up says so) or the kernel has none.
 fn pidfd(process: u32) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(process).ok()?)?;
-    rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
+    rustix::process::pidfd_open(pid, PidfdFlags::empty())
+        .map(descriptor::settle)
+        .ok()
 }
 
 /// All clients, by a number that is used again.
@@ -139,6 +142,13 @@ impl Clients {
 
     pub(super) fn remove(&mut self, place: usize) -> Option<Client> {
         self.places.get_mut(place)?.take()
+    }
+
+    /// Takes the socket of a client that has not said Hello; the client is forgotten.
+    pub(super) fn take_guest(&mut self, place: usize) -> Option<OwnedFd> {
+        let slot = self.places.get_mut(place)?;
+        let client = slot.take_if(|client| client.standing == Standing::New)?;
+        Some(client.socket)
     }
 
     pub(super) fn count(&self) -> usize {

@@ -6,17 +6,21 @@
 //! the lcore through its mailbox only. Invariant: whatever a client sends, sends too late or never sends, the other
 //! clients and the lcore go on.
 
+mod admin;
 mod attach;
 mod clients;
 mod family;
+mod group;
 mod launch;
 mod life;
 mod open;
 mod policy;
 mod port_lock;
+mod query;
 mod server;
 mod socket;
 mod status;
 mod watch;
+mod way_back;
 
-pub use server::{End, Server, ServerConfig};
+pub use server::{End, HandOver, Server, ServerConfig};

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 use crate::channel::layout::Layout;
 use crate::channel::policy::{ADDRESSES_MAX, PORT_RANGES_MAX, PolicyPage, policy_flag};
 use crate::config::{Config, OnError, OnHostLost, Policy};
+use crate::lcore::Share;
 
 /// The layout of a family's channel.
 pub(super) fn layout(config: &Config) -> Layout {
@@ -14,6 +15,18 @@ pub(super) fn layout(config: &Config) -> Layout {
         buffers.receive_ring(),
         buffers.send_ring(),
     )
+}
+
+/// What the families of a system's host share: every connection of the config, and half of the memory that can be had
+/// now (`available`), no more than all connections can fill.
+pub(super) fn share(config: &Config, available: Option<u64>) -> Share {
+    let buffers = config.buffers;
+    let full = u64::from(buffers.receive_ring()) + u64::from(buffers.send_ring());
+    let all = full.saturating_mul(u64::from(config.tcp.max_connections));
+    Share {
+        flows: config.tcp.max_connections,
+        ring_bytes: available.map_or(all, |available| all.min(available / 2)),
+    }
 }
 
 /// Why the page cannot say what the config says.
@@ -131,6 +144,15 @@ mod tests {
             ports.join(", ")
         ));
         assert!(fill(&PolicyPage::default(), &wanted, "/x").is_err());
+    }
+
+    #[test]
+    fn families_share_what_there_is() {
+        let wanted = config("");
+        let shared = share(&wanted, None);
+        assert_eq!(shared.flows, 4_096);
+        assert_eq!(shared.ring_bytes, 4_096 * (512 << 10));
+        assert_eq!(share(&wanted, Some(1 << 30)).ring_bytes, 512 << 20);
     }
 
     #[test]

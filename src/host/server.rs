@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustix::event::Timespec;
 
+use super::admin::{Asker, Desk, Sessions, Telemetry};
 use super::clients::{Client, Clients, Ready, Standing, source};
 use super::family::Family;
 use super::launch::{self, Running};
@@ -13,6 +14,8 @@ use super::life::{Life, Seen, Verdict};
 use super::socket::{self, Received};
 use super::status;
 use super::watch::{News, PortWatch};
+use super::way_back::WayBack;
+use super::{open, policy};
 use crate::BUILD_VERSION;
 use crate::channel::ABI;
 use crate::channel::cell::process;
@@ -22,12 +25,16 @@ use crate::channel::sync::Ordering;
 use crate::config::{Config, Faults, OnError};
 use crate::errno::{Errno, Result};
 use crate::ffi::end_signals::{self, EndSignals};
-use crate::lcore::{self, LcoreStatus, Mail, Mailbox};
+use crate::lcore::{self, Lcore, LcoreStatus, Mail, Mailbox};
+use crate::progress;
 use crate::readiness;
 use crate::stack::Owner;
 use crate::stack::rate_limit::RateLimit;
 use crate::telemetry;
 use crate::time::{self, Instant};
+
+/// Takes an lcore that no thread of the host runs, with what hangs up when it is dropped.
+pub type HandOver = fn(Lcore, OwnedFd, &Config) -> Result<()>;
 
 /// How a host is started.
 #[derive(Debug)]
@@ -36,6 +43,19 @@ pub enum ServerConfig {
     Private {
         /// Our end.
         control: OwnedFd,
+    },
+    /// By a program inside itself, whose threads drive the loop.
+    Inline {
+        /// Our end of the program's control socket.
+        control: OwnedFd,
+        /// The plug-in beside the preloaded object.
+        plugin: Option<PathBuf>,
+        /// Takes the loop.
+        hand_over: HandOver,
+        /// Whether the program is at its end.
+        is_ending: fn() -> bool,
+        /// Readable when it is.
+        end: OwnedFd,
     },
     /// By the system, with its config.
     System {
@@ -74,12 +94,30 @@ impl Fault {
         }
     }
 
+    /// It, as it is.
+    pub(super) fn message(&self) -> Message<'_> {
+        Message {
+            kind: Kind::Fault,
+            a: self.errno.raw_os_error().unsigned_abs(),
+            b: 0,
+            text: &self.text,
+        }
+    }
+
     pub(super) fn of_config(faults: &Faults) -> Self {
         Self {
             on_error: Some(faults.on_error),
             ..Self::new(faults.one_line(), Errno::INVAL)
         }
     }
+}
+
+/// What came of a Hello.
+pub(super) enum Greeted {
+    /// The program is attached, or went away.
+    Attached,
+    /// Its own threads drive.
+    Inline,
 }
 
 /// The control side of a host.
@@ -91,6 +129,8 @@ pub struct Server {
     pub(super) unfit: bool,
     pub(super) config: Option<Config>,
     pub(super) listener: Option<(OwnedFd, PathBuf)>,
+    /// A system's host of root only.
+    pub(super) way_back: Option<WayBack>,
     pub(super) clients: Clients,
     pub(super) families: Vec<Option<Family>>,
     pub(super) mailbox: Arc<Mailbox>,
@@ -100,14 +140,32 @@ pub struct Server {
     /// When to look at the lcore next, and the wake-up that it was writing at the last look.
     look: Instant,
     writing: Option<(u64, u32)>,
+    /// Where tools ask this thread.
+    pub(super) desk: Arc<Desk>,
+    pub(super) sessions: Sessions,
+    telemetry: Option<Telemetry>,
     /// Log lines that clients can provoke.
     pub(super) warnings: RateLimit,
     pub(super) life: Life,
     pub(super) signals: Option<EndSignals>,
+    /// It runs inside a program, whose threads drive the loop.
+    pub(super) inside: Option<Inside>,
+}
+
+/// What a host inside a program has besides.
+#[derive(Debug)]
+pub(super) struct Inside {
+    pub(super) plugin: Option<PathBuf>,
+    pub(super) hand_over: HandOver,
+    is_ending: fn() -> bool,
+    end: OwnedFd,
+    /// Since when it is.
+    ending_since: Option<Instant>,
 }
 
 impl Server {
-    /// A host that serves nobody yet. A private one binds its socket when it knows its config, a system one here.
+    /// A host that serves nobody yet. A private one binds its socket when it knows its config and opens its port when a
+    /// program needs it; a system one does both here, so that whoever started it learns what is wrong.
     ///
     /// # Errors
     /// One line for the operator.
@@ -117,10 +175,11 @@ impl Server {
     ) -> core::result::Result<Self, String> {
         let no_descriptor = |errno: Errno| format!("no descriptor for the lcore: {errno}");
         let mut server = Self {
-            private: matches!(config, ServerConfig::Private { .. }),
+            private: !matches!(config, ServerConfig::System { .. }),
             unfit: false,
             config: None,
             listener: None,
+            way_back: None,
             clients: Clients::default(),
             families: Vec::new(),
             mailbox: Arc::new(Mailbox::new().map_err(no_descriptor)?),
@@ -129,6 +188,9 @@ impl Server {
             watch: None,
             look: Instant::ZERO,
             writing: None,
+            desk: Arc::new(Desk::new().map_err(no_descriptor)?),
+            sessions: Sessions::default(),
+            telemetry: None,
             warnings: RateLimit::new(1, 16),
             life: Life::new(
                 matches!(config, ServerConfig::Private { .. }),
@@ -136,21 +198,46 @@ impl Server {
                 core::time::Duration::ZERO,
             ),
             signals,
+            inside: None,
         };
         match config {
-            ServerConfig::Private { control } => {
-                let (client, user) = Client::new(control, time::monotonic())
-                    .map_err(|errno| format!("control descriptor: {errno}"))?;
-                if server.may_attach(user) {
-                    server.clients.add(client);
-                }
+            ServerConfig::Private { control } => server.first(control)?,
+            ServerConfig::Inline {
+                control,
+                plugin,
+                hand_over,
+                is_ending,
+                end,
+            } => {
+                server.inside = Some(Inside {
+                    plugin,
+                    hand_over,
+                    is_ending,
+                    end,
+                    ending_since: None,
+                });
+                server.first(control)?;
             }
             ServerConfig::System { config, socket } => {
                 server.adopt(*config);
                 server.listen(socket)?;
+                if let Err(fault) = server.open() {
+                    server.hide();
+                    return Err(fault.text);
+                }
             }
         }
         Ok(server)
+    }
+
+    /// The program that starts a private host.
+    fn first(&mut self, control: OwnedFd) -> core::result::Result<(), String> {
+        let (client, user) = Client::new(control, time::monotonic())
+            .map_err(|errno| format!("control descriptor: {errno}"))?;
+        if self.may_attach(user) {
+            self.clients.add(client);
+        }
+        Ok(())
     }
 
     /// What the lcore counts.
@@ -259,6 +346,23 @@ impl Server {
             families: self.families.iter().flatten().count(),
             flows: self.status.flows.load(Ordering::Relaxed),
         };
+        if let Some(inside) = self.inside.as_mut().filter(|_| self.running.is_some()) {
+            if !(inside.is_ending)() {
+                // As long as the program: it is one of the clients.
+                return Verdict::Stay(None);
+            }
+            // What it has sent goes out; nobody is there to wait for the peers.
+            let first = inside.ending_since.is_none();
+            let since = *inside.ending_since.get_or_insert(now);
+            if first {
+                self.say_farewell();
+            }
+            let flows = self.status.live_flows.load(Ordering::Relaxed);
+            if flows == 0 || now.since(since) >= LAST_WAIT {
+                return Verdict::End;
+            }
+            return Verdict::Stay(Some(now + LAST_LOOK));
+        }
         if self.private && (self.unfit || self.config.is_none()) && seen.clients == 0 {
             return Verdict::End;
         }
@@ -275,9 +379,16 @@ impl Server {
         self.clients.watch(&mut sources, &mut order);
         let own = [
             self.listener.as_ref().map(|(fd, _)| fd.as_fd()),
+            self.way_back.as_ref().map(AsFd::as_fd),
             self.signals.as_ref().map(AsFd::as_fd),
             self.running.as_ref().map(Running::end),
             Some(self.mailbox.news().as_fd()),
+            Some(self.desk.bell().as_fd()),
+            // Once is enough: the time is looked at from then on.
+            self.inside
+                .as_ref()
+                .filter(|inside| inside.ending_since.is_none())
+                .map(|inside| inside.end.as_fd()),
         ];
         let first = sources.len();
         sources.extend(own.iter().flatten().map(|fd| source(*fd)));
@@ -297,7 +408,7 @@ impl Server {
             .filter_map(|(ready, rang)| rang.then_some(*ready))
             .collect();
         let mut rest = rang.iter().skip(first).copied();
-        let [listener, signals, end, news] =
+        let [listener, way_back, signals, end, news, desk, _] =
             own.map(|fd| fd.is_some() && rest.next().unwrap_or(false));
         drop(sources);
         if news {
@@ -320,6 +431,12 @@ impl Server {
         if listener {
             self.accept();
         }
+        if way_back {
+            self.accept_back();
+        }
+        if desk {
+            self.desk.tell(|| self.facts());
+        }
         if signals {
             self.signal()?;
         }
@@ -330,6 +447,24 @@ impl Server {
             return Ok(Some(End::LcoreLost));
         }
         Ok(None)
+    }
+
+    /// The program is at its end: what it holds ends as after its death. Its other threads still run, and must not see their
+    /// host go: the sockets stay open.
+    fn say_farewell(&mut self) {
+        for place in self.clients.places() {
+            let Some(Client {
+                socket, standing, ..
+            }) = self.clients.remove(place)
+            else {
+                continue;
+            };
+            core::mem::forget(socket);
+            if let Standing::Attached { owner, cell, pid } = standing {
+                self.mailbox.post(Mail::ProcessGone { owner, cell, pid });
+                self.mailbox.post(Mail::Detach { owner });
+            }
+        }
     }
 
     fn next_signal(&self) -> Result<Option<u32>> {
@@ -349,9 +484,7 @@ impl Server {
             crate::info!("signal={number} clients={clients} obeyed={obeyed}");
             if obeyed {
                 self.hide();
-                for place in self.clients.places() {
-                    self.gone(place);
-                }
+                self.desert();
                 if again {
                     // Whoever asks twice does not want to wait for peers that do not answer.
                     for family in self.families.iter_mut().flatten() {
@@ -361,6 +494,22 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Leaves the programs that are still there: their connections are reset, because a FIN would tell the peers that all
+    /// was said. What their tables say of listeners stays, so that they can listen anew on the next host.
+    fn desert(&mut self) {
+        for place in self.clients.places() {
+            let served = self.clients.at(place).map(|client| client.standing);
+            if let Some(Standing::Attached { owner, .. }) = served
+                && let Some(slot) = self.families.get_mut(owner.0 as usize)
+                && let Some(family) = slot.take()
+            {
+                family.die();
+                self.mailbox.post(Mail::Desert { owner });
+            }
+            self.clients.remove(place);
+        }
     }
 
     /// Serves up to `limit` messages that wait at a client; ends it when it is gone.
@@ -398,7 +547,12 @@ impl Server {
         };
         match (message.kind, client.standing) {
             (Kind::Hello, Standing::New) => match self.hello(place, &message, descriptors.next()) {
-                Ok(()) => {}
+                Ok(Greeted::Attached) => {}
+                Ok(Greeted::Inline) => {
+                    self.answer(place, &Message::new(Kind::Inline, 0, 0), &[]);
+                    // It needs no host but its own; another program brings its own config.
+                    self.unfit = true;
+                }
                 Err(fault) => {
                     self.refuse(place, &fault);
                     if self.families.iter().all(Option::is_none) {
@@ -417,6 +571,7 @@ impl Server {
                 };
                 self.answer(place, &message, &[]);
             }
+            (Kind::Query, Standing::New) => self.query(place, message.text),
             (Kind::Open, Standing::Attached { .. }) => match self.open() {
                 Ok(()) => self.answer(place, &Message::new(Kind::Opened, 0, 0), &[]),
                 Err(fault) => {
@@ -427,6 +582,9 @@ impl Server {
                 }
             },
             (Kind::Waiter, Standing::Attached { owner, .. }) => {
+                // A thread sleeps for the first time: the program is what it will be.
+                let process = client.process;
+                self.note_user(process);
                 self.waiter(owner, message.a, descriptors.next());
             }
             (Kind::Herald, Standing::Attached { owner, .. }) => {
@@ -455,7 +613,7 @@ impl Server {
 
     /// An lcore that shares its CPU with a client yields.
     pub(super) fn neighbour(&self, process: Option<u32>) {
-        let Some(running) = &self.running else {
+        let Some(running) = self.running.as_ref().filter(|_| self.inside.is_none()) else {
             return;
         };
         let cpus = process.map(|process| lcore::cpus_of(Some(process)));
@@ -481,13 +639,25 @@ impl Server {
             .collect();
         program.sort_unstable();
         program.dedup();
-        let running = launch::start(config, self.private, &program, &self.mailbox, &self.status)
+        let wanted = launch::Wanted {
+            config,
+            private: self.private,
+            program: &program,
+            inside: self.inside.as_ref(),
+        };
+        let running = launch::start(&wanted, &self.mailbox, &self.status)
             .map_err(|text| Fault::new(text, Errno::NODEV))?;
         self.running = Some(running);
+        if !self.private {
+            let share = policy::share(config, open::memory_available(config));
+            self.mailbox.post(Mail::Share { share });
+        }
         self.watch = config
             .port
             .interface()
             .and_then(|name| PortWatch::new(name, time::monotonic()));
+        let asker = Asker::new(Arc::clone(&self.desk), Arc::clone(&self.mailbox));
+        self.telemetry = Telemetry::start(config, &asker);
         for family in self.families.iter_mut().flatten() {
             family.introduce(&self.mailbox);
         }
@@ -507,7 +677,10 @@ impl Server {
             private: self.private,
             config: config.map(|config| config.file.as_str()),
             port: config.map(|config| config.port.to_string()),
-            cpu: running.map(|running| running.cpu().0),
+            cpu: running
+                .filter(|_| self.inside.is_none())
+                .map(|running| running.cpu().0),
+            inline: self.inside.is_some(),
             clients: self.clients.count(),
             families,
             port_stats: running.map(Running::port_stats),
@@ -633,10 +806,9 @@ impl Server {
         let text = format!("{}; {end}", fault.text);
         crate::error!("event=refused reason=\"{text}\"");
         let message = Message {
-            kind: Kind::Fault,
-            a: fault.errno.raw_os_error().unsigned_abs(),
             b: u32::from(fails),
             text: &text,
+            ..fault.message()
         };
         self.answer(place, &message, &[]);
     }
@@ -659,8 +831,16 @@ impl Server {
         }
     }
 
+    /// Remembers as which user an attached process runs.
+    pub(super) fn note_user(&mut self, process: Option<u32>) {
+        if let (Some(way_back), Some(process)) = (&mut self.way_back, process) {
+            way_back.note(process);
+        }
+    }
+
     /// Listens no more.
     fn hide(&mut self) {
+        self.way_back = None;
         if let Some((_, path)) = self.listener.take()
             && let Err(errno) = rustix::fs::unlink(&path)
         {
@@ -671,7 +851,18 @@ impl Server {
     /// The end: nobody finds us any more, the lcore stops, the programs that are left learn it.
     fn close(&mut self) {
         self.hide();
+        // Before its thread is waited for: it may be asking.
+        self.desk.close();
+        self.telemetry = None;
         if let Some(running) = self.running.take() {
+            if self.inside.is_some() {
+                // Whoever is at the loop leaves it within a turn.
+                if !progress::retire() {
+                    crate::error!("inline loop: event=does_not_stop");
+                    core::mem::forget(running);
+                }
+                return;
+            }
             self.mailbox.post(Mail::Stop);
             let mut sources = [source(running.end())];
             let limit = timespec(STOP_WAIT);
@@ -699,6 +890,10 @@ pub(super) fn timespec(span: core::time::Duration) -> Timespec {
 const MESSAGES_MAX: usize = 16;
 /// Messages of a dead client that are served: more than a socket holds.
 const LAST_WORDS_MAX: usize = 1024;
+/// How long a program's end waits for its last bytes and FINs.
+const LAST_WAIT: core::time::Duration = core::time::Duration::from_millis(100);
+/// Between two looks at them.
+const LAST_LOOK: core::time::Duration = core::time::Duration::from_millis(2);
 /// Between two looks at the lcore of a host that serves other users.
 const LCORE_LOOK: core::time::Duration = core::time::Duration::from_secs(1);
 /// How long the lcore may take for its last turn.

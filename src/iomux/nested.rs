@@ -1,4 +1,4 @@
-//! Epolls inside epolls, poll and select: their heralds ([`readiness::herald`]) are kept true, and out of the program's sight.
+//! Epolls inside epolls, poll and select: their heralds ([`crate::readiness::herald`]) are kept true, and out of the program's sight.
 
 use core::sync::atomic::AtomicU8;
 

@@ -209,6 +209,7 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         &read.rcvlowat,
         &read.status_flags,
         &read.spilled,
+        &read.fd,
         read.items_owner.word(),
         write.tx_owner.word(),
         &write.want_room,

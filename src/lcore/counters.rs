@@ -4,7 +4,7 @@ use crate::counters;
 
 counters! {
     /// Counters of one lcore.
-    pub struct LcoreCounters {
+    pub struct LcoreCounters of OwnCounter {
         /// Turns of the loop.
         turns,
         /// Turns that found nothing to do.
@@ -24,7 +24,7 @@ counters! {
         /// Listeners made.
         listeners_made,
         /// Flows handed to a program through an accept queue.
-        flows_accepted,
+        flows_handed_over,
         /// Flows that a program asked for.
         flows_connected,
         /// Wishes refused.
@@ -33,6 +33,10 @@ counters! {
         flows_reset_queue_full,
         /// Flows reset or SYNs dropped because there was no memory for a ring.
         flows_refused_no_memory,
+        /// Flows reset or SYNs dropped because their family had its share of connections.
+        flows_refused_quota,
+        /// Rings that did not grow because their family had its share of memory.
+        rings_refused_quota,
         /// Flows or listeners ended because the program had broken its channel.
         objects_broken_by_program,
         /// Processes of the program whose end was seen.

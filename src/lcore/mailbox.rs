@@ -10,8 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::event::EventfdFlags;
 use rustix::io::ReadWriteFlags;
 
+use super::look::{Look, Seen};
 use super::segments::Segments;
+use super::share::Share;
 use crate::errno::{Errno, Result};
+use crate::ffi::descriptor;
 use crate::stack::Owner;
 
 /// What an lcore and its stack count: names and values.
@@ -64,10 +67,28 @@ pub enum Mail {
         /// The family.
         owner: Owner,
     },
+    /// The host ends under the family: its flows are reset, and nothing more is written to its tables, which say what the
+    /// program will do anew elsewhere.
+    Desert {
+        /// The family.
+        owner: Owner,
+    },
+    /// From now on families share this.
+    Share {
+        /// What there is.
+        share: Share,
+    },
     /// What is counted is sent back.
     Report {
         /// To whom; it waits a moment at most.
         to: SyncSender<Report>,
+    },
+    /// A part of a report is sent back, at most as much as a turn can afford.
+    Look {
+        /// Which part.
+        at: Look,
+        /// To whom; there is room for one part.
+        to: SyncSender<Seen>,
     },
     /// The MTU of the port's interface has changed.
     Mtu {
@@ -102,7 +123,8 @@ impl Mailbox {
     /// # Errors
     /// EMFILE.
     pub fn new() -> Result<Self> {
-        let eventfd = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let eventfd = || rustix::event::eventfd(0, flags).map(descriptor::settle);
         Ok(Self {
             full: AtomicBool::new(false),
             queue: Mutex::new(Vec::new()),

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use super::counters::LcoreCounters;
 use super::segments::{PAGE, Segments};
+use super::share::{self, Share};
 use super::table::Table;
 use crate::channel::byte_ring::Span;
 use crate::channel::map::Staging;
@@ -51,6 +52,8 @@ struct Pool {
     lent: u32,
     /// Made when the first received bytes are to be looked at.
     staging: Option<Staging>,
+    /// Memory behind all rings.
+    bytes: u64,
 }
 
 /// smoltcp's send buffers, used again because making one means clearing it.
@@ -75,6 +78,8 @@ unsafe impl Send for SendBuffers {}
 pub(super) struct Memory {
     pools: Vec<Option<Pool>>,
     send: SendBuffers,
+    /// What the families share; None: the host has no others to think of.
+    share: Option<Share>,
     counters: Arc<LcoreCounters>,
 }
 
@@ -84,8 +89,42 @@ impl Memory {
         Self {
             pools: Vec::new(),
             send: SendBuffers::default(),
+            share: None,
             counters,
         }
+    }
+
+    /// Families share this from now on.
+    pub(super) fn share_out(&mut self, share: Share) {
+        self.share = Some(share);
+    }
+
+    /// Whether the family may have one more flow.
+    fn may_have_flow(&self, owner: Owner) -> bool {
+        let Some(share) = self.share else {
+            return true;
+        };
+        let lent = |pool: &Pool| u64::from(pool.lent);
+        self.may_have(owner, lent, 1, u64::from(share.flows))
+    }
+
+    /// Whether a ring of the family may grow from `from` to `to` bytes. The first page is part of the flow.
+    fn may_grow(&self, owner: Owner, from: u32, to: u32) -> bool {
+        let Some(share) = self.share else {
+            return true;
+        };
+        let more = u64::from(to.saturating_sub(from));
+        let may = to <= PAGE || self.may_have(owner, |pool| pool.bytes, more, share.ring_bytes);
+        if !may {
+            self.counters.rings_refused_quota.raise();
+        }
+        may
+    }
+
+    fn may_have(&self, owner: Owner, what: impl Fn(&Pool) -> u64, more: u64, total: u64) -> bool {
+        let used = self.pools.iter().flatten().map(&what).sum();
+        let has = self.pools.get(owner.0 as usize).and_then(Option::as_ref);
+        share::may_have(has.map_or(0, what), more, used, total)
     }
 
     /// Adds the memory of a family.
@@ -103,6 +142,7 @@ impl Memory {
                 wanted: None,
                 lent: 0,
                 staging: None,
+                bytes: 0,
                 segments,
             });
         }
@@ -185,6 +225,10 @@ impl Memory {
 
     /// Puts memory behind the first `bytes` of a transmit ring and tells the program; false = none to be had.
     pub(super) fn back_transmit(&mut self, owner: Owner, object: u32, bytes: u32) -> bool {
+        let backed = self.transmit_backed(owner, object);
+        if backed < bytes && !self.may_grow(owner, backed, bytes) {
+            return false;
+        }
         let Some(pool) = self.pool(owner) else {
             return false;
         };
@@ -199,6 +243,7 @@ impl Memory {
             {
                 return false;
             }
+            pool.bytes += u64::from(bytes - place.transmit);
             place.transmit = bytes;
         }
         if let Some(cell) = pool.segments.control.object(object) {
@@ -221,6 +266,7 @@ impl Memory {
         place.known = true;
         if place.receive < bytes {
             pool.segments.back_receive(object, place.receive, bytes)?;
+            pool.bytes += u64::from(bytes - place.receive);
             place.receive = bytes;
         }
         Ok(())
@@ -241,7 +287,11 @@ impl Memory {
         }
         place.known = false;
         match pool.segments.shrink(object, place.receive, place.transmit) {
-            Ok((receive, transmit)) => (place.receive, place.transmit) = (receive, transmit),
+            Ok((receive, transmit)) => {
+                let gone = place.receive - receive + (place.transmit - transmit);
+                pool.bytes = pool.bytes.saturating_sub(u64::from(gone));
+                (place.receive, place.transmit) = (receive, transmit);
+            }
             Err(errno) => crate::warn!("ring memory not returned object={object} errno={errno}"),
         }
         if host_half && was_known {
@@ -274,6 +324,7 @@ impl Pool {
             self.segments
                 .back_receive(object, place.receive, PAGE)
                 .ok()?;
+            self.bytes += u64::from(PAGE - place.receive);
             place.receive = PAGE;
         }
         // SAFETY: `lent` was false and is set below: the ring is nobody else's until `give_back`; an accept queue never
@@ -360,6 +411,11 @@ fn cool(buffer: NonNull<[u8]>) {
 
 impl FlowMemory for Memory {
     fn take(&mut self, owner: Owner, _capacity: usize) -> Option<RxRing> {
+        if !self.may_have_flow(owner) {
+            self.counters.flows_refused_quota.raise();
+            self.want(owner, None);
+            return None;
+        }
         let pool = self.pool(owner)?;
         let wanted = pool.wanted.is_some();
         let object = pool.index()?;
@@ -380,10 +436,14 @@ impl FlowMemory for Memory {
     }
 
     fn back(&mut self, owner: Owner, id: u32, bytes: usize) -> bool {
-        let Some(pool) = self.pool(owner) else {
+        let Ok(bytes) = u32::try_from(bytes) else {
             return false;
         };
-        let Ok(bytes) = u32::try_from(bytes) else {
+        let backed = self.place(owner, id).map_or(0, |place| place.receive);
+        if backed < bytes && !self.may_grow(owner, backed, bytes) {
+            return false;
+        }
+        let Some(pool) = self.pool(owner) else {
             return false;
         };
         let limit = pool.segments.layout().rx_ring_bytes;
@@ -399,6 +459,7 @@ impl FlowMemory for Memory {
             {
                 return false;
             }
+            pool.bytes += u64::from(bytes - place.receive);
             place.receive = bytes;
         }
         true
@@ -467,5 +528,62 @@ mod tests {
             assert!(kept[WARM_MAX..].iter().all(|kept| !kept));
             assert_eq!((buffers.cold, buffers.made.len()), (0, WARM_MAX + DEEP));
         }
+    }
+
+    /// Takes flows with full receive rings until something is refused.
+    fn fill(memory: &mut Memory, owner: Owner) -> Vec<RxRing> {
+        let mut rings = Vec::new();
+        while let Some(ring) = memory.take(owner, BYTES) {
+            let full = ring.bytes.len();
+            rings.push(ring);
+            if !memory.back(owner, rings[rings.len() - 1].id, full) {
+                break;
+            }
+        }
+        rings
+    }
+
+    #[test]
+    fn a_family_that_fills_its_rings_leaves_memory_to_the_others() {
+        const TOTAL: u64 = 1 << 20;
+        let counters = Arc::new(LcoreCounters::default());
+        let mut memory = Memory::new(Arc::clone(&counters));
+        let layout = crate::channel::layout::Layout::for_flows(16, 64 << 10, 64 << 10);
+        for owner in [Owner(0), Owner(1)] {
+            memory.attach(owner, Arc::new(Segments::create(layout).unwrap()));
+        }
+        memory.share_out(Share {
+            flows: 1_000,
+            ring_bytes: TOTAL,
+        });
+        let bytes = |memory: &mut Memory, owner| memory.pool(owner).unwrap().bytes;
+        let first = fill(&mut memory, Owner(0));
+        let has = bytes(&mut memory, Owner(0));
+        assert!(
+            (TOTAL / 2..=TOTAL * 4 / 5 + u64::from(PAGE)).contains(&has),
+            "{has}"
+        );
+        assert_eq!(counters.rings_refused_quota.value(), 1);
+        let second = fill(&mut memory, Owner(1));
+        assert!(bytes(&mut memory, Owner(1)) >= 64 << 10);
+        // A flow without room to grow still has its first page, in both directions.
+        let ring = memory.take(Owner(0), BYTES).unwrap();
+        assert_eq!(ring.backed, PAGE as usize);
+        assert!(memory.back_transmit(Owner(0), ring.id, PAGE));
+        assert!(!memory.back_transmit(Owner(0), ring.id, 64 << 10));
+        // What is given back can be had again.
+        for (owner, ring) in first
+            .into_iter()
+            .chain([ring])
+            .map(|ring| (Owner(0), ring))
+            .chain(second.into_iter().map(|ring| (Owner(1), ring)))
+        {
+            let id = ring.id;
+            memory.make_known(owner, id);
+            memory.give_back(owner, ring);
+            memory.release(owner, id);
+        }
+        assert!(bytes(&mut memory, Owner(0)) < 32 * u64::from(PAGE));
+        assert!(fill(&mut memory, Owner(1)).len() >= 8);
     }
 }

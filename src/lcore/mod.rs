@@ -14,6 +14,7 @@
 //! publish    what the program is told: facts, edges, accepted flows
 //! payload    what the payload stage says of the bytes, before anybody acts on them
 //! memory     rings out of channel memory, given to the stack
+//! share      what one family may have of what all share
 //! idle       spin, yield, sleep
 //! ```
 
@@ -24,6 +25,7 @@ mod close;
 mod counters;
 mod family;
 mod idle;
+mod look;
 mod mailbox;
 mod memory;
 mod object;
@@ -32,6 +34,7 @@ mod process;
 mod publish;
 mod pull;
 mod segments;
+mod share;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -39,9 +42,11 @@ mod worker;
 
 pub use affinity::{Placement, cpus_of, place};
 pub use counters::LcoreCounters;
-pub use idle::{IdleConfig, IdlePolicy};
+pub use idle::{IdleConfig, IdlePolicy, Next};
+pub use look::{Counted, Look, Seen};
 pub use mailbox::{Mail, Mailbox, Report};
-pub use object::FAMILIES_MAX;
+pub use object::{FAMILIES_MAX, Token};
 pub use process::release_process;
 pub use segments::Segments;
+pub use share::Share;
 pub use worker::{Lcore, LcoreConfig, LcoreStatus};

@@ -63,11 +63,11 @@ pub(super) struct Record {
 
 /// The lcore's number for an object of a family, as the stack carries it: family in the upper 11 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Token {
+pub struct Token {
     /// The family.
-    pub(super) owner: Owner,
+    pub owner: Owner,
     /// The object index.
-    pub(super) object: u32,
+    pub object: u32,
 }
 
 /// Families of one lcore at most.
@@ -78,12 +78,14 @@ const _: () = assert!(OBJECTS_MAX == 1 << OBJECT_BITS);
 
 impl Token {
     /// The number that the stack carries.
-    pub(super) const fn pack(self) -> u32 {
+    #[must_use]
+    pub const fn pack(self) -> u32 {
         self.owner.0 << OBJECT_BITS | self.object
     }
 
     /// The token behind a number.
-    pub(super) const fn unpack(number: u32) -> Self {
+    #[must_use]
+    pub const fn unpack(number: u32) -> Self {
         Self {
             owner: Owner(number >> OBJECT_BITS),
             object: number & ((1 << OBJECT_BITS) - 1),

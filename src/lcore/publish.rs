@@ -81,7 +81,7 @@ impl Work<'_> {
             }
             return self.shared.stack.close(self.now, flow, Close::Abort);
         }
-        self.shared.counters.flows_accepted.raise();
+        self.shared.counters.flows_handed_over.raise();
         self.alert_of(listener_object, News::Arrived);
     }
 

@@ -17,6 +17,7 @@ mod privilege;
 mod procfs;
 #[cfg(test)]
 mod tests;
+pub mod waits;
 
 use core::fmt;
 

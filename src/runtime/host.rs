@@ -1,5 +1,9 @@
 //! The host process: limits, signals, title, then the control loop.
 
+use std::ffi::OsStr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
 
 use rustix::fd::OwnedFd;
@@ -54,6 +58,7 @@ pub fn run(start: Start) -> Result<End, String> {
     };
     let mut server = Server::new(server_config, Some(signals))?;
     crate::info!("event=started version={}", crate::BUILD_VERSION);
+    tell_service_manager("READY=1");
     let end = server
         .run()
         .map_err(|errno| format!("control loop: {errno}"))?;
@@ -86,6 +91,28 @@ fn raise_limits() {
         if let Err(errno) = rustix::process::setrlimit(resource, raised) {
             crate::warn!("limit={resource:?} event=not_raised errno={errno}");
         }
+    }
+}
+
+/// Tells a service manager that waits for it (sd_notify(3), `Type=notify`).
+fn tell_service_manager(state: &str) {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let told = notify_address(name.as_bytes()).and_then(|address| {
+        let socket = UnixDatagram::unbound()?;
+        socket.send_to_addr(state.as_bytes(), &address)
+    });
+    if let Err(error) = told {
+        crate::warn!("event=service_manager_not_told error=\"{error}\"");
+    }
+}
+
+/// A path, or a name in the abstract namespace behind an `@`.
+fn notify_address(name: &[u8]) -> std::io::Result<SocketAddr> {
+    match name.strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(OsStr::from_bytes(name)),
     }
 }
 

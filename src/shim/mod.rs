@@ -10,6 +10,7 @@
 mod control;
 mod cvt;
 pub mod descriptor;
+pub mod engine;
 pub mod epoll_ctl;
 pub mod epoll_wait;
 pub mod init;

@@ -7,7 +7,7 @@
 
 use core::ffi::{c_char, c_int};
 
-use libc::{gid_t, pid_t, rlimit, uid_t};
+use libc::{gid_t, pid_t, rlimit, size_t, uid_t};
 
 use crate::fd;
 use crate::ffi::{errno, real};
@@ -37,6 +37,8 @@ macro_rules! last_chances {
 
 last_chances! {
     fn chroot(path: *const c_char);
+    fn setgroups(count: size_t, groups: *const gid_t);
+    fn initgroups(user: *const c_char, group: gid_t);
     fn setuid(user: uid_t);
     fn setgid(group: gid_t);
     fn seteuid(user: uid_t);

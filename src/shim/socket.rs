@@ -389,6 +389,10 @@ fn take_from_lost(
         if table::entry(fd) != socket.entry() {
             return Ok(None);
         }
+        if !revive::is_lost(&socket) {
+            // The host lives, but has ended what this process held: its control socket was closed behind our back.
+            return Err(Errno::INVAL);
+        }
         if let Some(taken) = take_from_kernel(twin, flags)? {
             return Ok(Some(taken));
         }
@@ -430,11 +434,12 @@ fn take_from_stack(fd: c_int, socket: Socket, flags: c_int) -> Result<Taken> {
             return Err(error);
         }
     };
-    if flags & libc::SOCK_NONBLOCK != 0
-        && let Some(cell) = object.cell(link)
-    {
-        let bits = u32::try_from(libc::O_NONBLOCK).unwrap_or(0);
-        cell.read.status_flags.fetch_or(bits, Ordering::Relaxed);
+    if let Some(cell) = object.cell(link) {
+        if flags & libc::SOCK_NONBLOCK != 0 {
+            let bits = u32::try_from(libc::O_NONBLOCK).unwrap_or(0);
+            cell.read.status_flags.fetch_or(bits, Ordering::Relaxed);
+        }
+        state::tell_number(cell, number);
     }
     let stream = Socket {
         link,

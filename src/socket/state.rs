@@ -8,6 +8,7 @@ use crate::channel::sync::{AtomicU64, Ordering};
 use crate::errno::{Errno, Result};
 use crate::ffi::handler;
 use crate::ffi::wait::PollFd;
+use crate::progress::Drive;
 use crate::readiness::{self, News, event};
 use crate::time::{Instant, monotonic};
 use crate::waiter::{self, OWN, Wake, Watch};
@@ -32,6 +33,7 @@ pub fn host_just_died(link: &Link, object: Object) -> Result<bool> {
     if link.is_dead() {
         return Ok(false);
     }
+    Drive::new().turn_if_due();
     link.look();
     if link.is_dead() {
         cell(link, object)?;
@@ -59,6 +61,12 @@ fn bury(link: &Link, cell: &ObjectCell) {
         // An edge-triggered watcher must see that something happened.
         cell.host.edge.fetch_add(1, Ordering::SeqCst);
     }
+}
+
+/// Leaves a word for reports about the number under which the program has the object.
+pub fn tell_number(cell: &ObjectCell, fd: i32) {
+    let word = u32::try_from(fd).map_or(0, |fd| fd.saturating_add(1));
+    cell.read.fd.store(word, Ordering::Relaxed);
 }
 
 /// The event bits of the object (see [`readiness::bits`]); ERR and HUP for a handle that is no more.
@@ -121,6 +129,7 @@ pub fn until(
     ready: &mut dyn FnMut() -> bool,
 ) -> Result<()> {
     const POLLIN: i16 = 1;
+    let mut drive = Drive::new();
     loop {
         let mut fds = [PollFd::default(); OWN + 1];
         if let Some(last) = fds.last_mut() {
@@ -134,6 +143,7 @@ pub fn until(
             deadline,
             None,
             ready,
+            &mut drive,
         ) {
             Wake::Ready | Wake::Kernel | Wake::HostDead => return Ok(()),
             Wake::Timeout => return Err(Errno::AGAIN),

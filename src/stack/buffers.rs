@@ -11,6 +11,19 @@ pub(crate) struct Buffers {
     pub(crate) send: SendMemory,
     /// What must go back one day.
     pub(crate) held: Held,
+    /// Bytes of the receive ring that have memory.
+    pub(crate) backed: usize,
+    /// Where both begin, to be fetched ahead of their use.
+    pub(crate) places: Places,
+}
+
+/// Addresses of a flow's two buffers; never followed, only fetched ahead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Places {
+    /// The receive ring.
+    pub(crate) receive: usize,
+    /// The send buffer.
+    pub(crate) send: usize,
 }
 
 /// Memory of a send buffer.
@@ -29,10 +42,6 @@ pub(crate) struct Held {
     pub(crate) owner: Owner,
     /// Number of the receive ring.
     pub(crate) ring: u32,
-    /// Bytes of the ring.
-    pub(crate) capacity: usize,
-    /// Bytes of it that had memory behind them when it was taken.
-    pub(crate) backed: usize,
     /// Number of the send buffer, when it was lent.
     send: Option<u32>,
 }
@@ -71,14 +80,21 @@ impl Buffers {
         let held = Held {
             owner,
             ring: ring.id,
-            capacity,
-            backed: ring.backed,
             send: id,
         };
+        let places = Places {
+            receive: ring.bytes.as_ptr().addr(),
+            send: match &send {
+                SendMemory::Lent(bytes) => bytes.as_ptr().addr(),
+                SendMemory::Heap(bytes) => bytes.as_ptr().addr(),
+            },
+        };
         Some(Self {
+            backed: ring.backed,
             receive: ring.bytes,
             send,
             held,
+            places,
         })
     }
 }

@@ -100,6 +100,7 @@ impl Stack {
                 if let Some(length) = frame.emit(vlan, buffer) {
                     tx.commit(length, TxMeta::default());
                     counters.tx_frames.raise();
+                    counters.tx_bytes.add(length as u64);
                 }
                 true
             },
@@ -115,6 +116,7 @@ impl Stack {
                 if let Some(length) = frame.emit(vlan, buffer) {
                     tx.commit(length, TxMeta::default());
                     self.counters.tx_frames.raise();
+                    self.counters.tx_bytes.add(length as u64);
                 }
             }
             None => self.counters.tx_dropped_no_buffer.raise(),

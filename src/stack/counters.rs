@@ -2,9 +2,11 @@
 
 crate::counters! {
     /// Counters of one stack; every frame that demultiplexing refuses raises exactly one of the `rx_dropped_` ones.
-    pub struct StackCounters {
+    pub struct StackCounters of OwnCounter {
         /// Frames received from the port.
         rx_frames,
+        /// Bytes of those, from the MAC addresses on.
+        rx_bytes,
         /// Frames received from ourselves.
         rx_frames_looped,
         /// TCP segments that passed the checks of the demultiplexer.
@@ -27,6 +29,8 @@ crate::counters! {
         rx_icmp_messages,
         /// Frames given to the port or the loop.
         tx_frames,
+        /// Bytes of those, from the MAC addresses on.
+        tx_bytes,
         /// Frames lost because the port had no buffer.
         tx_dropped_no_buffer,
         /// Calls of transmit that ended because the port was full.
@@ -49,6 +53,8 @@ crate::counters! {
         flows_accepted,
         /// Flows begun by connect.
         flows_connecting,
+        /// Connects that came to a connection.
+        flows_connected,
         /// Flows freed.
         flows_freed,
         /// Flows that went to TIME-WAIT.

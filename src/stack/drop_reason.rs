@@ -2,7 +2,7 @@
 
 use super::counters::StackCounters;
 use super::frame::Ipv4Fault;
-use crate::telemetry::Counter;
+use crate::telemetry::OwnCounter;
 
 macro_rules! drop_reasons {
     ($($(#[$doc:meta])* $variant:ident => $counter:ident,)+) => {
@@ -22,7 +22,7 @@ macro_rules! drop_reasons {
 
             /// Its counter.
             #[must_use]
-            pub const fn counter(self, counters: &StackCounters) -> &Counter {
+            pub const fn counter(self, counters: &StackCounters) -> &OwnCounter {
                 match self { $(Self::$variant => &counters.$counter,)+ }
             }
         }

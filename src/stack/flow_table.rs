@@ -2,13 +2,12 @@
 //!
 //! The hash is keyed, so that a peer cannot choose collisions. Lookup, insert and remove are O(1).
 
-use core::hint::black_box;
 use core::net::Ipv4Addr;
 #[cfg(test)]
 use core::net::SocketAddrV4;
 
 use super::api::{FlowOptions, FlowState};
-use super::buffers::Held;
+use super::buffers::{Held, Places};
 use super::changes::ChangeMark;
 use super::demux::FlowKey;
 use super::flow::Engine;
@@ -17,6 +16,7 @@ use super::tracker::{Meter, Track};
 use super::watchdog::Watchdog;
 use crate::errno::Errno;
 use crate::id::{FlowId, ListenerId};
+use crate::prefetch;
 
 /// Who has the flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,8 +45,6 @@ pub(crate) struct Hot {
     pub(crate) engine: Engine,
     /// Sequence numbers for the guard.
     pub(crate) track: Track,
-    /// Next hop.
-    pub(crate) mac: [u8; 6],
     /// Who has the flow.
     pub(crate) phase: Phase,
     /// [`Flags`].
@@ -103,6 +101,10 @@ impl Flags {
 pub(crate) struct Cold {
     /// The lcore's number.
     pub(crate) token: u32,
+    /// MAC address of the next hop.
+    pub(crate) mac: [u8; 6],
+    /// Where its buffers lie.
+    pub(crate) places: Places,
     /// Its memory, and whose it is.
     pub(crate) held: Held,
     /// The listener it came through.
@@ -144,20 +146,23 @@ pub(crate) struct Cold {
 const _: () = assert!(size_of::<Cold>() == 320);
 
 impl Cold {
-    /// Reads something of each line, so that the misses of a burst overlap.
-    pub(crate) fn touch(&self) {
-        black_box((
-            self.watchdog,
-            self.meter.segments,
-            self.held.ring,
-            self.consumed,
-            self.token,
-        ));
+    /// Fetches the line that the next received byte goes to, and the first one of the send buffer, where bytes lie whenever
+    /// it was empty before.
+    pub(crate) fn prefetch_buffers(&self, payload: usize) {
+        let mask = self.meter.capacity.wrapping_sub(1);
+        let offset = usize::try_from(self.rx_total).unwrap_or(0) & mask;
+        prefetch::lines(
+            self.places.receive.wrapping_add(offset),
+            payload.clamp(1, PAYLOAD_AHEAD),
+        );
+        prefetch::line(self.places.send);
     }
 
     fn vacant() -> Self {
         Self {
             token: 0,
+            mac: [0; 6],
+            places: Places::default(),
             held: Held::default(),
             listener: None,
             options: FlowOptions::default(),
@@ -194,15 +199,26 @@ pub(crate) struct FlowTable {
 }
 
 impl FlowTable {
+    /// Memory of a flow, slots of the hash included when the limit is a power of two.
+    pub(crate) const BYTES_PER_FLOW: usize =
+        size_of::<Hot>() + size_of::<Cold>() + 2 * size_of::<u64>() + Engine::SOCKET_BYTES;
+
     /// Makes a table for `limit` flows at most. Memory is touched as flows are made.
     pub(crate) fn new(limit: usize, secret: [u8; 16]) -> Self {
         let limit = limit.clamp(1, FLOWS_MAX);
+        let hot = Vec::with_capacity(limit);
+        let cold = Vec::with_capacity(limit);
+        // From zeroed pages, which nothing has touched yet.
+        let slots = vec![0; (limit * 2).next_power_of_two()];
+        huge(&hot);
+        huge(&cold);
+        huge(&slots);
         Self {
-            hot: Vec::with_capacity(limit),
-            cold: Vec::with_capacity(limit),
+            hot,
+            cold,
             free: Vec::new(),
             limit,
-            slots: vec![0; (limit * 2).next_power_of_two()],
+            slots,
             secret,
             live: 0,
         }
@@ -248,6 +264,11 @@ impl FlowTable {
         self.live
     }
 
+    /// Places of the table, some of which are free.
+    pub(crate) fn places(&self) -> usize {
+        self.hot.len()
+    }
+
     /// Whether no further flow can be made.
     pub(crate) fn is_full(&self) -> bool {
         self.live >= self.limit
@@ -275,7 +296,6 @@ impl FlowTable {
                     generation: 0,
                     engine: Engine::vacant(),
                     track: Track::default(),
-                    mac: [0; 6],
                     phase: Phase::Free,
                     flags: Flags::default(),
                 });
@@ -287,7 +307,6 @@ impl FlowTable {
         hot.key = key;
         hot.engine = engine;
         hot.track = Track::default();
-        hot.mac = [0; 6];
         hot.phase = phase;
         hot.flags = Flags::default();
         let meter = core::mem::take(&mut cold.meter);
@@ -327,6 +346,29 @@ impl FlowTable {
         self.unlink(index, key);
     }
 
+    /// The hash of a connection; its slot is being fetched.
+    pub(crate) fn prefetch_slot(&self, key: FlowKey) -> u32 {
+        let hash = self.hash(key);
+        if let Some(slot) = self.slots.get(hash as usize & self.mask()) {
+            prefetch::value(slot);
+        }
+        hash
+    }
+
+    /// Fetches both parts of the flow that probably has this hash, and returns its index.
+    pub(crate) fn prefetch_parts(&self, hash: u32) -> Option<u32> {
+        let mut at = hash as usize & self.mask();
+        loop {
+            let (other, index) = split(*self.slots.get(at)?)?;
+            if other == hash {
+                prefetch::value(self.hot.get(index as usize)?);
+                prefetch::value(self.cold.get(index as usize)?);
+                return Some(index);
+            }
+            at = (at + 1) & self.mask();
+        }
+    }
+
     fn hash(&self, key: FlowKey) -> u32 {
         let hash = siphash(&self.secret, &key.to_bytes());
         u32::try_from(hash >> 32).unwrap_or(0)
@@ -338,7 +380,11 @@ impl FlowTable {
 
     /// The flow of a connection.
     pub(crate) fn lookup(&self, key: FlowKey) -> Option<u32> {
-        let hash = self.hash(key);
+        self.find(key, self.hash(key))
+    }
+
+    /// The flow of a connection whose hash is known.
+    pub(crate) fn find(&self, key: FlowKey, hash: u32) -> Option<u32> {
         let mut at = hash as usize & self.mask();
         loop {
             let (other, index) = split(*self.slots.get(at)?)?;
@@ -402,6 +448,13 @@ fn split(slot: u64) -> Option<(u32, u32)> {
     Some((u32::try_from(slot >> 32).ok()?, index))
 }
 
+/// Asks for huge pages behind a table that is not touched yet.
+fn huge<T>(table: &Vec<T>) {
+    prefetch::huge(table.as_ptr().addr(), table.capacity() * size_of::<T>());
+}
+
+/// Bytes of a payload that are worth fetching their place ahead.
+const PAYLOAD_AHEAD: usize = 256;
 /// Indices must fit the timer wheel and the slots.
 const FLOWS_MAX: usize = 1 << 24;
 

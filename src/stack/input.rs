@@ -14,7 +14,7 @@ use super::patch;
 use super::segment::{self, ControlSegment};
 use super::stack::{Io, Stack};
 use super::tracker::{ahead, distance};
-use crate::device::{RxFrame, TxQueue};
+use crate::device::{BURST_MAX, RxFrame, TxQueue};
 use crate::errno::Errno;
 use crate::time::Instant;
 
@@ -39,24 +39,46 @@ impl Stack {
                 .iter()
                 .map(|frame| (classify(frame.bytes, frame.meta, &self.rules), None)),
         );
-        for (class, flow) in &mut burst {
-            if let Class::Tcp(frame) = class {
-                *flow = self.table.lookup(frame.key);
-            }
-        }
-        // Touching all first lets the cache misses of the burst overlap.
-        for index in burst.iter().filter_map(|(_, flow)| *flow) {
-            if let Some((hot, cold)) = self.table.parts(index) {
-                cold.touch();
-                hot.engine.touch();
-            }
-        }
+        self.look_up(&mut burst);
+        let bytes: usize = frames.iter().map(|frame| frame.bytes.len()).sum();
+        self.counters.rx_frames.add(frames.len() as u64);
+        self.counters.rx_bytes.add(bytes as u64);
         let mut io = Io { now, memory, tx };
         for (frame, (class, flow)) in frames.iter_mut().zip(burst.drain(..)) {
-            self.counters.rx_frames.raise();
             self.receive(&mut io, frame.bytes, class, flow);
         }
         self.burst = burst;
+    }
+
+    /// Finds the flow of each frame. With many flows nearly every line is a miss: each step fetches what the next one needs for
+    /// the whole burst, so that the misses overlap.
+    fn look_up(&self, burst: &mut [(Class, Option<u32>)]) {
+        let mut hashes = [0; BURST_MAX];
+        for ((class, _), hash) in burst.iter().zip(&mut hashes) {
+            if let Class::Tcp(frame) = class {
+                *hash = self.table.prefetch_slot(frame.key);
+            }
+        }
+        let crowd = self.table.live() >= self.prefetch_from;
+        if crowd {
+            for ((class, _), hash) in burst.iter().zip(&hashes) {
+                if let Class::Tcp(_) = class
+                    && let Some(index) = self.table.prefetch_parts(*hash)
+                {
+                    self.wheel.prefetch(index);
+                }
+            }
+        }
+        for ((class, flow), hash) in burst.iter_mut().zip(&hashes) {
+            let Class::Tcp(frame) = class else {
+                continue;
+            };
+            *flow = self.table.find(frame.key, *hash);
+            if crowd && let Some((hot, cold)) = flow.and_then(|index| self.table.look(index)) {
+                hot.engine.prefetch();
+                cold.prefetch_buffers(frame.payload_len);
+            }
+        }
     }
 
     /// Takes frames that we sent to ourselves, at most `budget`, and returns how many there were.
@@ -155,7 +177,7 @@ impl Stack {
             }
             // Whoever only guesses must not lead our answers elsewhere.
             if plausible {
-                hot.mac = frame.source_mac;
+                cold.mac = frame.source_mac;
                 cold.watchdog.heard(io.now);
                 cold.window_closed = frame.window == 0;
                 if frame.flags.contains(TcpFlags::ACK)
@@ -254,7 +276,7 @@ impl Stack {
             outlet: &mut outlet,
             track: &mut hot.track,
             meter: &mut cold.meter,
-            mac: hot.mac,
+            mac: cold.mac,
             looped: hot.flags.has(Flags::LOOPED),
             now: io.now,
             sent: 0,
@@ -319,7 +341,12 @@ impl Stack {
         match facts.state {
             FlowState::Closed => return self.settle_closed(io, index, was),
             FlowState::TimeWait => return self.enter_time_wait(io, index),
-            FlowState::Established | FlowState::CloseWait => self.settle_open(index),
+            FlowState::Established | FlowState::CloseWait => {
+                if was == FlowState::SynSent {
+                    self.counters.flows_connected.raise();
+                }
+                self.settle_open(index);
+            }
             _ => {}
         }
         if changed {
@@ -425,7 +452,7 @@ impl Stack {
         if cold.options.ttl != 0 {
             reply.ttl = cold.options.ttl;
         }
-        let (mac, looped) = (hot.mac, hot.flags.has(Flags::LOOPED));
+        let (mac, looped) = (cold.mac, hot.flags.has(Flags::LOOPED));
         self.send_control(io, &reply, mac, looped);
     }
 
@@ -477,7 +504,7 @@ impl Stack {
         cold.meter.retransmits = cold.meter.retransmits.saturating_add(1);
         let looped = hot.flags.has(Flags::LOOPED);
         let offload = self.station.offload && !looped;
-        let header = self.station.header(hot.mac, super::frame::ETHERTYPE_IPV4);
+        let header = self.station.header(cold.mac, super::frame::ETHERTYPE_IPV4);
         let start = self.station.header_bytes();
         let mut outlet = Outlet {
             tx: &mut *io.tx,

@@ -98,6 +98,7 @@ impl Outlet<'_> {
             },
         );
         counters.tx_frames.raise();
+        counters.tx_bytes.add(length as u64);
         true
     }
 }
@@ -155,6 +156,7 @@ impl Wire<'_, '_> {
                 },
             );
             counters.tx_frames.raise();
+            counters.tx_bytes.add((start + length) as u64);
             self.sent += 1;
         }
         result

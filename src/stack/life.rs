@@ -94,19 +94,26 @@ impl Stack {
         if self.table.is_full() && !self.give_way(io, id) {
             return self.counters.syn_dropped_flow_table_full.raise();
         }
-        let taken = Buffers::take(io.memory, owner, &options, self.config.tx_buffer_bytes);
+        let mut taken = Buffers::take(io.memory, owner, &options, self.config.tx_buffer_bytes);
+        // Nor may they keep the owner's share, or the memory, from those that answer.
+        if taken.is_none() && self.give_way(io, id) {
+            taken = Buffers::take(io.memory, owner, &options, self.config.tx_buffer_bytes);
+        }
         let Some(Buffers {
             receive,
             send,
             held,
+            backed,
+            places,
         }) = taken
         else {
             return self.counters.syn_dropped_no_memory.raise();
         };
+        let capacity = receive.len();
         let made = Engine::listen(receive, send, frame.key.local, &options)
             .and_then(|engine| self.table.insert(frame.key, engine, Phase::HalfOpen));
         let Some(index) = made else {
-            held.give_back(io.memory, held.backed);
+            held.give_back(io.memory, backed);
             return self.counters.syn_dropped_flow_table_full.raise();
         };
         let looped = self.is_looped(frame.key.remote);
@@ -119,7 +126,7 @@ impl Stack {
         let limit = segment_limit(self.port_mtu(), options.max_segment);
         let mss = clamp_peer_mss(bytes, frame, limit);
         if let Some((hot, cold)) = self.table.parts(index) {
-            hot.mac = frame.source_mac;
+            cold.mac = frame.source_mac;
             hot.track.irs = frame.seq;
             hot.track.edge = frame.seq.wrapping_add(1);
             if looped {
@@ -130,10 +137,11 @@ impl Stack {
             cold.held = held;
             cold.next_hop = next_hop;
             cold.watchdog = Watchdog::new(io.now);
-            cold.meter.reset(held.backed, held.capacity);
+            cold.places = places;
+            cold.meter.reset(backed, capacity);
             cold.mtu_class = port_class;
             cold.meter.shift = if frame.window_scale.is_some() {
-                shift_of(held.capacity)
+                shift_of(capacity)
             } else {
                 0
             };
@@ -227,12 +235,15 @@ impl Stack {
             receive,
             send,
             held,
+            backed,
+            places,
         } = taken.ok_or(Errno::NOBUFS)?;
         let mut once = interface(
             self.port_mtu(),
             seed_for(isn(now, key, &self.config.secret)),
             now,
         );
+        let capacity = receive.len();
         let made = Engine::connect(
             receive,
             send,
@@ -243,7 +254,7 @@ impl Stack {
         )
         .and_then(|engine| self.table.insert(key, engine, Phase::Owned));
         let Some(index) = made else {
-            held.give_back(io.memory, held.backed);
+            held.give_back(io.memory, backed);
             return Err(Errno::NOBUFS);
         };
         let flow = self.table.id(index);
@@ -251,7 +262,7 @@ impl Stack {
         let mss = segment_limit(self.port_mtu(), request.options.max_segment);
         if let Some((hot, cold)) = self.table.parts(index) {
             hot.flags.set(Flags::ACTIVE);
-            hot.mac = self.station.mac;
+            cold.mac = self.station.mac;
             if looped {
                 hot.flags.set(Flags::LOOPED);
             }
@@ -262,7 +273,8 @@ impl Stack {
             cold.state = FlowState::SynSent;
             cold.mark = super::changes::ChangeMark::KNOWN;
             cold.watchdog = Watchdog::new(now);
-            cold.meter.reset(held.backed, held.capacity);
+            cold.places = places;
+            cold.meter.reset(backed, capacity);
             cold.mtu_class = port_class;
             cold.meter.mss = mss;
             cold.meter.tos = request.options.tos;
@@ -299,7 +311,7 @@ impl Stack {
         let next_hop = cold.next_hop;
         match self.neighbors.resolve(io.now, next_hop) {
             Resolution::Known(mac) => {
-                hot.mac = mac;
+                cold.mac = mac;
                 hot.flags.clear(Flags::UNRESOLVED);
             }
             Resolution::Pending => {
@@ -452,7 +464,7 @@ impl Stack {
             return;
         };
         let reply = ControlSegment::reset(hot.key, hot.track.snd_nxt, rcv_nxt(hot, cold));
-        let (key, mac, looped) = (hot.key, hot.mac, hot.flags.has(Flags::LOOPED));
+        let (key, mac, looped) = (hot.key, cold.mac, hot.flags.has(Flags::LOOPED));
         hot.engine.clear();
         cold.error.get_or_insert(Errno::CONNRESET);
         cold.state = FlowState::Closed;
@@ -479,7 +491,7 @@ impl Stack {
                 snd_nxt: hot.track.snd_nxt,
                 rcv_nxt: rcv_nxt(hot, cold),
                 window: cold.meter.window,
-                source_mac: hot.mac,
+                source_mac: cold.mac,
             };
             let dropped = self.time_wait.dropped_full();
             self.time_wait.insert(io.now, rest);

@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use super::api::{FlowOptions, ListenRequest, Owner};
 use super::demux::FlowKey;
 use super::siphash::siphash;
+use super::view::ListenerView;
 use crate::errno::Errno;
 use crate::id::{FlowId, ListenerId};
 use crate::time::Instant;
@@ -243,6 +244,24 @@ impl ListenerTable {
             .filter(|(generation, _)| *generation == id.generation)?
             .1
             .as_mut()
+    }
+
+    /// Places of the table, some of which are free.
+    pub(crate) fn places(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The listener at a place, as a report sees it.
+    pub(crate) fn view(&self, index: u32) -> Option<ListenerView> {
+        let listener = self.slots.get(index as usize)?.1.as_ref()?;
+        Some(ListenerView {
+            local: listener.local,
+            owner: listener.owner,
+            token: listener.token,
+            backlog: listener.backlog,
+            queued: listener.queued,
+            half_open: listener.half_open,
+        })
     }
 
     /// Whether any listener has this port.

@@ -44,8 +44,10 @@ mod tests;
 pub mod time_wait;
 pub mod timer_wheel;
 mod tracker;
+mod view;
 mod watchdog;
 
 pub use api::*;
 pub use counters::StackCounters;
 pub use stack::{Close, Stack};
+pub use view::{FlowView, ListenerView, RestView, Slice, Stage};

@@ -402,7 +402,7 @@ impl Stack {
         if !hot.flags.has(Flags::LOOPED)
             && let Resolution::Known(mac) = self.neighbors.resolve(io.now, cold.next_hop)
         {
-            hot.mac = mac;
+            cold.mac = mac;
         }
         true
     }

@@ -59,6 +59,8 @@ pub struct Stack {
     pub(crate) unresolved: HashMap<Ipv4Addr, Vec<FlowId>>,
     /// The burst being processed: classes and the flows that were found.
     pub(crate) burst: Vec<(Class, Option<u32>)>,
+    /// See [`Stack::prefetch_from`].
+    pub(crate) prefetch_from: usize,
     /// Timers due in this call.
     pub(crate) due: Vec<u32>,
     /// The largest room the transmit queue ever had.
@@ -120,6 +122,7 @@ impl Stack {
             dirty: VecDeque::new(),
             unresolved: HashMap::new(),
             burst: Vec::with_capacity(BURST_MAX),
+            prefetch_from: PREFETCH_FROM,
             due: Vec::new(),
             tx_slots: 0,
             resets: RateLimit::new(RESETS_PER_SECOND, RESETS_PER_SECOND),
@@ -130,6 +133,17 @@ impl Stack {
             poison: false,
             config,
         }
+    }
+
+    /// Fetches what a burst needs ahead of its processing once so many flows exist; for measurements.
+    pub const fn prefetch_from(&mut self, flows: usize) {
+        self.prefetch_from = flows;
+    }
+
+    /// Bytes of tables that a flow takes, rings and buffers not among them.
+    #[must_use]
+    pub const fn table_bytes_per_flow() -> usize {
+        FlowTable::BYTES_PER_FLOW + TimerWheel::BYTES_PER_TIMER
     }
 
     /// What the stack was told.
@@ -261,7 +275,7 @@ impl Stack {
         Some((self.table.id(index), cold.token))
     }
 
-    fn facts_of(&self, index: u32) -> Option<Facts> {
+    pub(crate) fn facts_of(&self, index: u32) -> Option<Facts> {
         let (hot, cold) = self.table.look(index)?;
         let open = !hot.flags.has(Flags::DETACHED) && cold.error.is_none();
         Some(Facts {
@@ -375,6 +389,8 @@ impl Stack {
     }
 }
 
+/// Below so many flows everything a burst needs is in the second-level cache.
+const PREFETCH_FROM: usize = 64;
 /// Makes keys of their own for the two tables, because sequence numbers show something of the secret's hashes.
 const TABLE_KEY: u8 = 0x5a;
 const REST_KEY: u8 = 0xc3;

@@ -109,6 +109,18 @@ impl TimeWaitTable {
         self.len == 0
     }
 
+    /// Places of the table, some of which are free.
+    pub(crate) const fn places(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// What rests at a place, and until when.
+    pub(crate) fn at(&self, index: u32) -> Option<(TimeWait, Instant)> {
+        let node = self.node(index)?;
+        // A free place still has its last key.
+        (self.find(node.entry.key) == Some(index)).then_some((node.entry, node.expiry))
+    }
+
     /// Connections given up early because the table was full.
     #[must_use]
     pub const fn dropped_full(&self) -> u64 {

@@ -4,6 +4,7 @@
 //! from the wheel's position, so that the levels together cover all of time and nothing overflows.
 //! When the position enters a slot of a higher level, its timers move down.
 
+use crate::prefetch;
 use crate::time::Instant;
 
 const SLOT_BITS: u32 = 6;
@@ -59,6 +60,9 @@ struct Slot {
 }
 
 impl TimerWheel {
+    /// Memory of an index that was armed once.
+    pub const BYTES_PER_TIMER: usize = size_of::<Node>();
+
     /// A wheel without timers that begins at `now`.
     #[must_use]
     pub fn new(now: Instant) -> Self {
@@ -107,6 +111,13 @@ impl TimerWheel {
         if self.is_armed(index) {
             self.unlink(index);
             self.armed -= 1;
+        }
+    }
+
+    /// Fetches what arming or disarming `index` needs.
+    pub fn prefetch(&self, index: u32) {
+        if let Some(node) = self.nodes.get(index as usize) {
+            prefetch::value(node);
         }
     }
 

@@ -6,5 +6,5 @@
 pub mod counters;
 pub mod log;
 
-pub use counters::Counter;
+pub use counters::{Counter, OwnCounter};
 pub use log::Level;

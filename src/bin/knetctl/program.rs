@@ -6,6 +6,8 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use knet::preflight::waits;
+
 /// What stands in the way of the preload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Obstacle {
@@ -15,6 +17,8 @@ pub(crate) enum Obstacle {
     Foreign,
     /// Set-user-id, set-group-id or with file capabilities: the loader ignores paths in LD_PRELOAD (ld.so(8)).
     Privileged(&'static str),
+    /// It waits for sockets by this system call of its own: the host would refuse it.
+    OwnWait(&'static str),
 }
 
 /// Why a program cannot be started.
@@ -54,30 +58,41 @@ pub(crate) fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Missin
 /// Looks at a program, or at the interpreter of a script; None when nothing stands in the way, or nothing can be
 /// told (then exec and the loader have the word).
 pub(crate) fn obstacle(program: &Path) -> Option<Obstacle> {
-    let privileged = privileged(program);
+    let ids = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    obstacle_for(program, ids)
+}
+
+/// As [`obstacle`], when a user and group start the program.
+pub(crate) fn obstacle_for(program: &Path, ids: (u32, u32)) -> Option<Obstacle> {
+    let privileged = privileged(program, ids);
     if privileged.is_some() {
         return privileged;
     }
-    let head = head(program)?;
-    match head.strip_prefix(b"#!") {
+    let bytes = head(program)?;
+    match bytes.strip_prefix(b"#!") {
         Some(line) => {
             let line = line.split(|byte| *byte == b'\n').next()?;
             let interpreter = String::from_utf8_lossy(line)
                 .split_ascii_whitespace()
                 .next()?
                 .to_owned();
-            elf_obstacle(&self::head(Path::new(&interpreter))?)
+            let interpreter = Path::new(&interpreter);
+            image_obstacle(interpreter, &head(interpreter)?)
         }
-        None => elf_obstacle(&head),
+        None => image_obstacle(program, &bytes),
     }
 }
 
-fn privileged(program: &Path) -> Option<Obstacle> {
+/// What an executable file itself says; `bytes` is its beginning.
+fn image_obstacle(program: &Path, bytes: &[u8]) -> Option<Obstacle> {
+    elf_obstacle(bytes).or_else(|| waits::own_wait(program).map(Obstacle::OwnWait))
+}
+
+fn privileged(program: &Path, (user, group): (u32, u32)) -> Option<Obstacle> {
     let metadata = fs::metadata(program).ok()?;
-    let (user, group) = (
-        rustix::process::geteuid().as_raw(),
-        rustix::process::getegid().as_raw(),
-    );
     let mut value = [0_u8; 64];
     if metadata.mode() & 0o4000 != 0 && metadata.uid() != user {
         Some(Obstacle::Privileged("set-user-id"))
@@ -126,7 +141,40 @@ fn elf_obstacle(bytes: &[u8]) -> Option<Obstacle> {
     (!interpreter).then_some(Obstacle::Static)
 }
 
+/// Whether a program was made by the Go linker: it then carries a note of that name (elf(5), PT_NOTE).
+pub(crate) fn is_go(program: &Path) -> bool {
+    head(program).is_some_and(|bytes| go_note(&bytes).is_some())
+}
+
+fn go_note(bytes: &[u8]) -> Option<()> {
+    if !bytes.starts_with(b"\x7fELF") {
+        return None;
+    }
+    let offset = usize::try_from(u64_at(bytes, 32)?).ok()?;
+    let (size, count) = (
+        usize::from(u16_at(bytes, 54)?),
+        usize::from(u16_at(bytes, 56)?),
+    );
+    for index in 0..count {
+        let header = bytes.get(offset.checked_add(index.checked_mul(size)?)?..)?;
+        if u32_at(header, 0)? != PT_NOTE {
+            continue;
+        }
+        let at = usize::try_from(u64_at(header, 8)?).ok()?;
+        let len = usize::try_from(u64_at(header, 32)?).ok()?;
+        let notes = bytes.get(at..at.checked_add(len)?);
+        if notes.is_some_and(|notes| notes.windows(GO_NAME.len()).any(|part| part == GO_NAME)) {
+            return Some(());
+        }
+    }
+    None
+}
+
+/// Size and name of Go's notes.
+const GO_NAME: &[u8] = b"Go\0\0";
+
 const PT_INTERP: u32 = 3;
+const PT_NOTE: u32 = 4;
 
 fn u16_at(bytes: &[u8], index: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(
@@ -176,10 +224,24 @@ mod tests {
 
     #[test]
     fn a_truncated_file_never_panics() {
-        let whole = elf(&[1, PT_INTERP]);
+        let whole = elf(&[1, PT_INTERP, PT_NOTE]);
         for length in 0..whole.len() {
             let _ = elf_obstacle(&whole[..length]);
+            let _ = go_note(&whole[..length]);
         }
+    }
+
+    #[test]
+    fn a_note_tells_a_go_program() {
+        let mut bytes = elf(&[PT_NOTE]);
+        let at = bytes.len();
+        bytes[72..80].copy_from_slice(&(at as u64).to_ne_bytes());
+        bytes[96..104].copy_from_slice(&16_u64.to_ne_bytes());
+        bytes.extend_from_slice(b"\x04\0\0\0\0\0\0\0\x04\0\0\0Go\0\0");
+        assert_eq!(go_note(&bytes), Some(()));
+        bytes[at + 12] = b'X';
+        assert_eq!(go_note(&bytes), None);
+        assert!(!is_go(Path::new("/proc/self/exe")));
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod gpu;
 mod network;
 mod port;
 
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
 
 use crate::config::error::{Fault, Faults, Remark};
@@ -16,8 +16,8 @@ use crate::config::parse::Node;
 use crate::config::raw::{self, Raw};
 use crate::config::reader::{Field, Reader, quoted};
 use crate::config::settings::{
-    Accelerate, Buffers, Config, Idle, Mode, Network, Offload, OnError, OnHostLost, Progress, Run,
-    Tcp,
+    Accelerate, Buffers, Config, Idle, MetricsAt, Mode, Network, Offload, OnError, OnHostLost,
+    Progress, Run, Tcp,
 };
 use crate::telemetry::Level;
 
@@ -43,6 +43,7 @@ pub(super) fn resolve(
     let accelerate = cross.accelerate(&raw.accelerate, &network);
     let (mode, run) = cross.run(&raw.common);
     let offload = cross.offload(&raw.hw_offload);
+    let metrics = cross.metrics(&raw.common.metrics);
     let buffers = cross.buffers(&raw.proto_stack);
     let dpdk = cross.dpdk(
         &raw.dpdk,
@@ -113,6 +114,7 @@ pub(super) fn resolve(
         },
         buffers,
         dpdk,
+        metrics,
         gpu,
         remarks,
     })
@@ -230,6 +232,13 @@ impl Cross {
                     .remark("has no effect: \"idle\": \"spin\" never sleeps"),
             );
         }
+        for (field, default) in [(&raw.budget_us, 50), (&raw.inline_grace_us, 200)] {
+            let is_asked = field.at.is_some() && field.value != default;
+            if progress == Progress::Dedicated && is_asked {
+                self.remarks
+                    .push(field.remark("has no effect: only \"progress\": \"inline\" asks for it"));
+            }
+        }
         let run = Run {
             progress,
             idle,
@@ -238,6 +247,27 @@ impl Cross {
             inline_grace: micros(&raw.inline_grace_us),
         };
         (mode, run)
+    }
+
+    fn metrics(&mut self, field: &Field<String>) -> Option<MetricsAt> {
+        if field.value.is_empty() {
+            return None;
+        }
+        if let Some(path) = field.value.strip_prefix("unix:")
+            && path.starts_with('/')
+        {
+            return Some(MetricsAt::Unix(path.into()));
+        }
+        let endpoint: Option<SocketAddrV4> = field.value.parse().ok();
+        let endpoint = endpoint.filter(|it| it.ip().is_loopback() && it.port() != 0);
+        if endpoint.is_none() {
+            let what = format!("{} is no place for metrics", quoted(&field.value));
+            self.faults.push(field.fault(
+                what,
+                "\"unix:/absolute/path\", or a loopback address with a port: \"127.0.0.1:9464\"",
+            ));
+        }
+        endpoint.map(MetricsAt::Loopback)
     }
 
     fn offload(&mut self, raw: &raw::HwOffload) -> Offload {

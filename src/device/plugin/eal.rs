@@ -114,9 +114,9 @@ impl PluginConfig {
             PortSelector::Vdev(vdev) => self.vdev_argument(vdev, "framesz").unwrap_or(0),
             PortSelector::Bdf(_) => 0,
         };
-        DEFAULT_ROOM
-            .max(self.mtu.saturating_add(FRAME_OVERHEAD))
-            .max(ring_frame)
+        // Some drivers put a header of their own in front (virtio 12 bytes), and refuse a buffer that does not hold both.
+        let frame = self.mtu.saturating_add(FRAME_OVERHEAD + DRIVER_HEADER);
+        DEFAULT_ROOM.max(frame).max(ring_frame)
     }
 
     /// Buffers in the pool. af_xdp takes 2048 a queue for its fill ring before it receives anything.
@@ -196,6 +196,8 @@ impl PluginConfig {
 const DEFAULT_MTU: usize = 1500;
 /// Ethernet header, VLAN tag and FCS.
 const FRAME_OVERHEAD: usize = 14 + 4 + 4;
+/// What a driver may put in front of a frame.
+const DRIVER_HEADER: usize = 64;
 /// The header of a TPACKET_V2 ring frame, with its alignment.
 const PACKET_RING_OVERHEAD: usize = 128;
 /// Frames of an af_packet ring unless it is told; it does not look at the ring entries of a queue.
@@ -485,6 +487,15 @@ mod tests {
         config.port =
             PortSelector::Vdev("net_af_packet0,iface=v0,framesz=16384,blocksz=65536".into());
         assert_eq!(config.mbuf_room(), 16384);
+    }
+
+    #[test]
+    fn a_buffer_holds_a_frame_and_the_drivers_own_header() {
+        let mut config = vdev("net_virtio_user0,path=/s");
+        assert_eq!(config.mbuf_room(), DEFAULT_ROOM);
+        config.mtu = 9000;
+        // virtio_user refuses 9000 + 18 + 12 bytes in less.
+        assert!(config.mbuf_room() >= 9030);
     }
 
     #[test]

@@ -162,7 +162,7 @@ fn play(seed: u64, forging: bool) -> (u64, u64) {
     }
     let counters = &lab.server.status.counters;
     (
-        counters.flows_accepted.value(),
+        counters.flows_handed_over.value(),
         counters.objects_broken_by_program.value(),
     )
 }

@@ -9,6 +9,19 @@ use crate::socket::fake::Fake;
 use crate::thread;
 use crate::waiter::slot;
 
+/// A sleep in a process that drives no loop.
+fn sleep(
+    link: &Link,
+    watch: Watch<'_>,
+    fds: &mut [PollFd],
+    deadline: Option<Instant>,
+    sigmask: Option<SignalMask>,
+    ready: &mut dyn FnMut() -> bool,
+) -> Wake {
+    let mut drive = Drive::new();
+    super::sleep(link, watch, fds, deadline, sigmask, ready, &mut drive)
+}
+
 fn short() -> Option<Instant> {
     Some(monotonic() + Duration::from_micros(300))
 }

@@ -1,0 +1,33 @@
+"""One request at a time on one connection: how long the answer takes."""
+
+from ..rows import AT_MOST, Results
+from ..world import both_worlds
+
+SIZES = (1, 64, 1024, 16384)
+UNITS = (("p50", "us p50"), ("p99", "us p99"), ("p999", "us p99.9"))
+
+
+def seconds(options):
+    return 20 + options.rounds * len(SIZES) * 2 * 3
+
+
+def run(options, progress):
+    results = Results("pingpong")
+    count = 200 if options.smoke else 20_000
+    progress.step(20, "pingpong: start both worlds")
+    with both_worlds(options, ends="both") as worlds:
+        for turn in range(options.rounds):
+            for size in SIZES:
+                for world in worlds:
+                    progress.step(3, f"pingpong: round {turn + 1} of {options.rounds}: {world.label}, {size} B")
+                    figures = world.client("ping", size, count if size < 16384 else count // 4)
+                    for key, unit in UNITS:
+                        results.add(f"{size} B", unit, world.label, figures[key] / 1000)
+        for size in SIZES:
+            for world in worlds:
+                world.describe(results, f"{size} B")
+    for (case, unit), values in results.raw.items():
+        # The bounds of issue and design are those of both ends inline.
+        limit = {"us p50": (6.0, 4.0, AT_MOST), "us p99": (25.0, None, AT_MOST)}.get(unit) if case == "64 B" else None
+        results.absolute(case, unit, values, limit if options.progress == "inline" else None)
+    return results.done()

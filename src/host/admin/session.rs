@@ -1,0 +1,132 @@
+//! One query: what it asks, and the lines that answer it.
+
+use serde_json::{Map, Value, json};
+
+use super::answer::Answer;
+use super::asker::{Asker, Silent};
+use super::desk::Facts;
+use super::{Trust, sockets};
+use crate::device::PortStats;
+use crate::lcore::Counted;
+
+/// Answers the query in `text`.
+pub(super) fn run(answer: &mut Answer, text: &str, _trust: Trust, asker: &Asker) {
+    let query: Value = match serde_json::from_str(text) {
+        Ok(query) => query,
+        Err(error) => return answer.refuse(&format!("the query is no JSON: {error}")),
+    };
+    let name = query
+        .get("query")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let done = match name {
+        "status" => status(answer, asker),
+        "stats" => stats(answer, asker),
+        "sockets" => sockets::run(answer, asker),
+        other => {
+            return answer.refuse(&format!(
+                "no such query: {other:?}; this host is build {}",
+                crate::BUILD_VERSION
+            ));
+        }
+    };
+    match done {
+        Ok(()) => answer.end(),
+        Err(Silent(reason)) => answer.refuse(reason),
+    }
+}
+
+/// The host's own line.
+pub(super) fn host(facts: &Facts) -> Value {
+    let programs = facts.families.iter().map(|family| {
+        let processes = facts
+            .clients
+            .iter()
+            .filter(|client| client.owner == family.owner);
+        json!({
+            "family": family.owner.0,
+            "program": family.program,
+            "processes": processes.map(|client| client.pid).collect::<Vec<_>>(),
+            "left": family.left,
+        })
+    });
+    let open = facts.open.as_ref().map(|open| {
+        let [a, b, c, d, e, f] = open.mac;
+        json!({
+            "device": open.device,
+            "link": if open.up { "up" } else { "down" },
+            "mtu": open.mtu,
+            "mac": format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"),
+            "cpu": open.cpu,
+            "shares_cpu": open.shared,
+            "stats": port(open.stats),
+        })
+    });
+    json!({
+        "version": crate::BUILD_VERSION,
+        "process": std::process::id(),
+        "private": facts.private,
+        "config": facts.config,
+        "port": facts.port,
+        "addresses": facts.addresses,
+        "progress": facts.progress,
+        "idle": facts.idle,
+        "spin_us": facts.spin_us,
+        "open": open,
+        "programs": programs.collect::<Vec<_>>(),
+    })
+}
+
+fn port(stats: PortStats) -> Value {
+    json!({
+        "rx_frames": stats.rx_frames,
+        "tx_frames": stats.tx_frames,
+        "rx_missed": stats.rx_missed,
+        "tx_dropped": stats.tx_dropped,
+    })
+}
+
+fn status(answer: &mut Answer, asker: &Asker) -> Result<(), Silent> {
+    let facts = asker.facts()?;
+    let mut host = host(&facts);
+    if facts.open.is_some() {
+        let counted = asker.counters()?;
+        let mut listeners = 0;
+        asker.each_listener(&mut |_| {
+            listeners += 1;
+            true
+        })?;
+        if let Some(host) = host.as_object_mut() {
+            let mut gauges = object(&counted.gauges);
+            gauges.insert("listeners".to_owned(), json!(listeners));
+            host.insert("now".to_owned(), Value::Object(gauges));
+        }
+    }
+    answer.line(&host.to_string());
+    Ok(())
+}
+
+fn stats(answer: &mut Answer, asker: &Asker) -> Result<(), Silent> {
+    let facts = asker.facts()?;
+    let counted = match facts.open {
+        Some(_) => asker.counters()?,
+        None => Counted::default(),
+    };
+    let line = json!({
+        "version": crate::BUILD_VERSION,
+        "process": std::process::id(),
+        "now": object(&counted.gauges),
+        "lcore": object(&counted.lcore),
+        "stack": object(&counted.stack),
+        "port": facts.open.map(|open| port(open.stats)),
+    });
+    answer.line(&line.to_string());
+    Ok(())
+}
+
+fn object(report: &[(&'static str, u64)]) -> Map<String, Value> {
+    report
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), Value::from(*value)))
+        .collect()
+}

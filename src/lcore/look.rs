@@ -1,0 +1,53 @@
+//! What may be asked of an lcore, in parts that a turn can afford.
+
+use super::mailbox::Report;
+use crate::stack::{FlowView, ListenerView, RestView, Slice};
+
+/// A part of a report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// What is counted.
+    Counters,
+    /// Flows from this place of their table on.
+    Flows {
+        /// The first place.
+        from: u32,
+    },
+    /// Listeners from this place of their table on.
+    Listeners {
+        /// The first place.
+        from: u32,
+    },
+    /// Connections in TIME-WAIT from this place of their table on.
+    Resting {
+        /// The first place.
+        from: u32,
+    },
+}
+
+/// Its answer.
+#[derive(Debug)]
+pub enum Seen {
+    /// To [`Look::Counters`].
+    Counters(Counted),
+    /// To [`Look::Flows`].
+    Flows(Slice<FlowView>),
+    /// To [`Look::Listeners`].
+    Listeners(Slice<ListenerView>),
+    /// To [`Look::Resting`].
+    Resting(Slice<RestView>),
+}
+
+/// What is counted, by layer.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Counted {
+    /// What is there now.
+    pub gauges: Report,
+    /// What the lcore counts.
+    pub lcore: Report,
+    /// What the stack counts.
+    pub stack: Report,
+}
+
+/// Places that one look covers: some 20 us with cold caches.
+pub(super) const LOOK_PLACES: u32 = 64;

@@ -1,0 +1,192 @@
+//! What the stack shows of its connections, for reports: in slices that a turn can afford.
+
+use core::net::SocketAddrV4;
+use core::time::Duration;
+
+use super::api::{Facts, FlowOptions, Owner};
+use super::flow_table::{Flags, Phase};
+use super::input::snd_una;
+use super::stack::Stack;
+use super::tracker::ahead;
+use crate::time::Instant;
+
+/// How far a flow has come on its way to a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// The handshake of a passive flow runs.
+    HalfOpen,
+    /// Established, waits for accept.
+    Queued,
+    /// The program has it.
+    Owned,
+    /// The program has let go of it.
+    Orphan,
+}
+
+/// A flow as a report sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowView {
+    /// Whose it is.
+    pub owner: Owner,
+    /// How far it has come.
+    pub stage: Stage,
+    /// Made by connect.
+    pub active: bool,
+    /// The peer is one of our own addresses.
+    pub looped: bool,
+    /// What its program may learn of it.
+    pub facts: Facts,
+    /// Sequence numbers sent and not acknowledged.
+    pub in_flight: u32,
+    /// Segments sent.
+    pub segments: u32,
+    /// Since the peer's last segment.
+    pub silent: Duration,
+    /// Bytes of the receive ring, and those of them that have memory.
+    pub ring: (usize, usize),
+    /// The path's MTU in bytes.
+    pub mtu: usize,
+    /// The window field that we sent last, and its scale.
+    pub window: (u16, u8),
+    /// First sequence numbers: ours, the peer's.
+    pub first: (u32, u32),
+    /// Next sequence numbers: ours to send, the right edge of what we accept.
+    pub next: (u32, u32),
+    /// Its options.
+    pub options: FlowOptions,
+}
+
+/// A listener as a report sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ListenerView {
+    /// Address (unspecified = all of ours) and port.
+    pub local: SocketAddrV4,
+    /// Whose it is.
+    pub owner: Owner,
+    /// The lcore's number for it.
+    pub token: u32,
+    /// Connections that may wait for accept, less one.
+    pub backlog: u32,
+    /// Connections that wait for accept.
+    pub queued: u32,
+    /// Handshakes that run.
+    pub half_open: u32,
+}
+
+/// A connection in TIME-WAIT as a report sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RestView {
+    /// Our end.
+    pub local: SocketAddrV4,
+    /// The peer's end.
+    pub remote: SocketAddrV4,
+    /// How long it still rests.
+    pub left: Duration,
+}
+
+/// A part of a table, and where the next one begins (None: that was the last).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Slice<T> {
+    /// The entries.
+    pub entries: Vec<T>,
+    /// The next place to look at.
+    pub next: Option<u32>,
+}
+
+impl<T> Slice<T> {
+    /// Asks `at` for `count` places from `from` on, of `len`.
+    fn collect(from: u32, count: u32, len: usize, mut at: impl FnMut(u32) -> Option<T>) -> Self {
+        let end = from.saturating_add(count);
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        Self {
+            entries: (from..end.min(len)).filter_map(&mut at).collect(),
+            next: (end < len).then_some(end),
+        }
+    }
+}
+
+impl Stack {
+    /// Up to `count` places of the flow table from `from` on.
+    #[must_use]
+    pub fn view_flows(&self, now: Instant, from: u32, count: u32) -> Slice<FlowView> {
+        Slice::collect(from, count, self.table.places(), |index| {
+            self.view_flow(now, index)
+        })
+    }
+
+    fn view_flow(&self, now: Instant, index: u32) -> Option<FlowView> {
+        let (hot, cold) = self.table.look(index)?;
+        let stage = match hot.phase {
+            Phase::Free => return None,
+            Phase::HalfOpen => Stage::HalfOpen,
+            Phase::Queued => Stage::Queued,
+            Phase::Owned => Stage::Owned,
+            Phase::Orphan => Stage::Orphan,
+        };
+        Some(FlowView {
+            owner: cold.held.owner,
+            stage,
+            active: hot.flags.has(Flags::ACTIVE),
+            looped: hot.flags.has(Flags::LOOPED),
+            facts: self.facts_of(index)?,
+            in_flight: ahead(snd_una(cold), hot.track.snd_nxt),
+            segments: cold.meter.segments,
+            silent: cold.watchdog.since_heard(now),
+            ring: (cold.meter.capacity, cold.meter.backed),
+            mtu: self.interfaces.mtu(cold.mtu_class),
+            window: (cold.meter.window, cold.meter.shift),
+            first: (cold.meter.iss, hot.track.irs),
+            next: (hot.track.snd_nxt, hot.track.edge),
+            options: cold.options,
+        })
+    }
+
+    /// Up to `count` places of the listener table from `from` on.
+    #[must_use]
+    pub fn view_listeners(&self, from: u32, count: u32) -> Slice<ListenerView> {
+        Slice::collect(from, count, self.listeners.places(), |index| {
+            self.listeners.view(index)
+        })
+    }
+
+    /// Up to `count` places of the TIME-WAIT table from `from` on.
+    #[must_use]
+    pub fn view_resting(&self, now: Instant, from: u32, count: u32) -> Slice<RestView> {
+        Slice::collect(from, count, self.time_wait.places(), |index| {
+            let (entry, expiry) = self.time_wait.at(index)?;
+            Some(RestView {
+                local: entry.key.local,
+                remote: entry.key.remote,
+                left: expiry.since(now),
+            })
+        })
+    }
+
+    /// Entries of the neighbour table.
+    #[must_use]
+    pub fn neighbor_count(&self) -> usize {
+        self.neighbors.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_cover_a_table_once_and_end() {
+        let mut seen = Vec::new();
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let slice = Slice::collect(at, 4, 10, |index| (index % 3 != 0).then_some(index));
+            assert!(slice.entries.len() <= 4);
+            seen.extend(slice.entries);
+            from = slice.next;
+        }
+        assert_eq!(seen, [1, 2, 4, 5, 7, 8]);
+        let empty = Slice::collect(0, 4, 0, Some);
+        assert_eq!((empty.entries, empty.next), (vec![], None));
+        let beyond = Slice::collect(u32::MAX, 4, 10, Some);
+        assert_eq!((beyond.entries, beyond.next), (vec![], None));
+    }
+}

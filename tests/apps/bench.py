@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Each benchmark suite once, tiny: it runs, its rows have their shape, and the stack served every connection. Never a figure."""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+from harness import ROOT, main
+
+sys.path.insert(0, os.path.join(ROOT, "benches"))
+
+FIELDS = {"suite", "case", "unit", "kernel", "knet", "ratio", "spread", "bound", "goal", "noisy", "pass", "raw", "progress", "threads"}
+
+
+class Bench:
+    processes = []
+
+
+def suite(name, *more, least=1, served=True):
+    def case(_):
+        with tempfile.TemporaryDirectory(prefix="knet-bench-") as folder:
+            file = os.path.join(folder, "rows.json")
+            words = [sys.executable, os.path.join(ROOT, "benches", "bench"), name, "--smoke", "--json", file, "--report", folder, *more]
+            done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=200, check=False)
+            # 1 says that a bound was missed, and here no figure means anything.
+            assert done.returncode in (0, 1), done.stderr[-2000:]
+            assert os.path.exists(file), done.stderr[-2000:]
+            with open(file, encoding="ascii") as text:
+                rows = json.load(text)["rows"]
+            check(name, rows, least, served)
+            assert re.search(r"left: ", done.stderr), "no estimate of the time left"
+            with open(os.path.join(folder, "index.html"), encoding="utf-8") as text:
+                page = text.read()
+            assert page.count("<svg") == 1 and "http" not in page, "the page is one plot and stands alone"
+
+    case.__name__ = name
+    return case
+
+
+def check(name, rows, least, served):
+    assert len(rows) >= least, f"{len(rows)} rows"
+    for row in rows:
+        assert FIELDS <= set(row), f"{row['case']}: no {FIELDS - set(row)}"
+        assert row["suite"] == name
+        for side in ("kernel", "knet"):
+            assert row[side] is None or math.isfinite(row[side]), row
+        assert row["threads"], row
+        if served:
+            assert row["served_by_stack"] == 1.0, row
+
+
+CASES = [
+    suite("redis", least=16),
+    suite("pingpong", least=12),
+    suite("stream", least=16),
+    suite("connrate", least=12),
+    suite("flows", least=10, served=False),
+    suite("idle", least=3),
+    suite("memory", least=2),
+    suite("preload", served=False),
+    suite("cpu", least=3),
+]
+
+if __name__ == "__main__":
+    if os.geteuid() != 0:
+        print("SKIP bench: needs root for network namespaces")
+        sys.exit(0)
+    main("bench", CASES, Bench, lambda _: None)
