@@ -93,6 +93,19 @@ def descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def settled(pid):
+    """Descriptors once the connections that only looked are closed."""
+    counts = [0]
+
+    def same():
+        counts.append(descriptors(pid))
+        time.sleep(0.2)
+        return len(set(counts[-4:])) == 1
+
+    wait_for("the descriptors settle", same)
+    return counts[-1]
+
+
 def resident_kib(pid):
     with open(f"/proc/{pid}/status", encoding="ascii") as file:
         return int(next(line for line in file if line.startswith("VmRSS")).split()[1])
@@ -125,7 +138,7 @@ def one_descriptor_a_connection(limits):
     server = limits.lab.start("server", "/usr/bin/python3", "-c", CODE, log="echo.log")
     for port in PORTS:
         wait_for("the server listens", lambda: limits.listens(port), 15)
-    before, begin = descriptors(server.pid), time.monotonic()
+    before, begin = settled(server.pid), time.monotonic()
     host = limits.host()
     with served(limits.lab, HELD):
         peers = dial(limits, HELD)
