@@ -35,11 +35,16 @@ knet_needs() {
 		test | command rpmbuild | rpm | rpm-build
 		test | command rpmlint | rpmlint | rpmlint
 		test | command dpkg-shlibdeps | dpkg-dev | dpkg-dev
+		test | command qemu-system-x86_64 | qemu-system-x86 | qemu-system-x86-core
+		test | command busybox | busybox-static | busybox
+		test | command cpio | cpio | cpio
+		test | command modprobe | kmod | kmod
 		test | command logrotate | logrotate | logrotate
 		test | command rsyslogd | rsyslog | rsyslog
 		test | command git | git | git-core git
 		test | command curl | curl | curl
 		test | command tcpdump | tcpdump | tcpdump
+		test | command tshark | tshark | wireshark-cli
 		test | command ksh | ksh ksh93u+m | ksh
 		test | command nginx | nginx-light nginx | nginx
 		test | command memcached | memcached | memcached
@@ -249,10 +254,10 @@ knet_install() {
 		knet_run "$log" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
 			--no-install-recommends -o DPkg::Lock::Timeout=300 "${packages[@]}"
 	fi || return 1
-	missing=$(knet_missing "$@")
-	if [ -n "$missing" ] && [ "$knet_installer" = apt-get ]; then
+	missing=$(knet_missing "$@" | grep -v '^cargo')
+	if [ -n "$missing" ]; then
 		knet_say "still missing after the installation: $(echo "$missing" | tr '\n' ';')"
-		return 1
+		[ "$knet_installer" = dnf ]
 	fi
 }
 
@@ -266,7 +271,9 @@ knet_deps() {
 	done
 	# In a subshell: its traps and shell options are nobody else's.
 	(knet_install "$@") || return 1
-	knet_find_cargo
+	knet_find_cargo && return 0
+	knet_say "no cargo of version $(knet_rust_wanted) or newer is here (found: $(cargo --version 2>/dev/null || echo none)); install one from rustup.rs"
+	return 1
 }
 
 knet_deps "$@"

@@ -9,6 +9,7 @@ root=$(dirname "$here")
 usage() {
   cat <<'TEXT'
 usage: scripts/lab.sh up [--device af_packet|af_xdp|vhost|unix] [--name NAME] [--mtu BYTES] [--idle spin|adaptive]
+                         [--progress dedicated|inline]
        scripts/lab.sh server [--name NAME] [--kernel] CMD...   run CMD at 10.77.0.1 (default: under the shim)
        scripts/lab.sh client [--name NAME] [--shim] CMD...     run CMD at 10.77.0.2 (default: on the kernel; vhost: shim)
        scripts/lab.sh status [--name NAME]                     who is accelerated, and the host's counters
@@ -18,6 +19,7 @@ usage: scripts/lab.sh up [--device af_packet|af_xdp|vhost|unix] [--name NAME] [-
   af_packet, af_xdp  a DPDK port on a veth, with a kernel peer (root)
   vhost              both ends under the shim, no kernel between (root, for the namespaces)
   unix               both ends under the shim, frames over a unix socket (no privilege)
+--progress says who drives the stack at each end: a core of the host, or the program's own threads.
 NAME is "lab" if not given. Several labs may be up at once. KNET_BUILD=debug takes the debug build.
 TEXT
 }
@@ -28,6 +30,7 @@ name=lab
 device=af_packet
 mtu=1500
 idle=adaptive
+progress=dedicated
 kernel=0
 shim=0
 verb=${1:-}
@@ -39,6 +42,7 @@ while [ $# -gt 0 ]; do
     --device) device=${2:?--device needs a value}; shift 2 ;;
     --mtu) mtu=${2:?--mtu needs a value}; shift 2 ;;
     --idle) idle=${2:?--idle needs a value}; shift 2 ;;
+    --progress) progress=${2:?--progress needs a value}; shift 2 ;;
     --kernel) kernel=1; shift ;;
     --shim) shim=1; shift ;;
     --help|-h) usage; exit 0 ;;
@@ -64,10 +68,11 @@ find_built() {
 
 ours() { [ -f "$state/device" ] || die "no lab '$name' is up: scripts/lab.sh up --name $name"; device=$(cat "$state/device"); }
 
-config() { # FILE ADDRESS PORT-LINES
+config() { # FILE ADDRESS PORT-LINES [MORE-SECTIONS]
   cat >"$1" <<JSON
 {
-  "common": { "idle": "$idle" },
+  "common": { "idle": "$idle", "progress": "$progress" },
+  ${4:-}
   "interface": {
     $3,
     "ip": "$2",
@@ -152,8 +157,10 @@ up)
     fi
     ;;
   vhost)
-    config "$state/server.conf" 10.77.0.1 "\"vdevs\": [\"net_vhost0,iface=$state/vhost.sock,tso=1\"]"
-    config "$state/client.conf" 10.77.0.2 "\"vdevs\": [\"net_virtio_user0,path=$state/vhost.sock\"]"
+    # What a NIC would do: checksums, and large segments both ways.
+    offloads='"hw_offload": { "tcp_checksum": 1, "tso": 1, "lro": 1 },'
+    config "$state/server.conf" 10.77.0.1 "\"vdevs\": [\"net_vhost0,iface=$state/vhost.sock,tso=1\"]" "$offloads"
+    config "$state/client.conf" 10.77.0.2 "\"vdevs\": [\"net_virtio_user0,path=$state/vhost.sock\"]" "$offloads"
     ;;
   unix)
     config "$state/server.conf" 10.77.0.1 "\"vdevs\": [\"knet_unix,path=$state/wire.sock\"]"
@@ -211,7 +218,7 @@ status)
       [ -S "$socket" ] || continue
       [ "$end" = s ] && echo "server host: $socket" || echo "client host: $socket"
       "$(find_built knetctl)" status --socket "$socket" || true
-      "$(find_built knetctl)" stats --socket "$socket" | sed -E 's/^(lcore|stack|now)\.//' || true
+      "$(find_built knetctl)" stats --socket "$socket" | sed -E 's/^(lcore|stack|gpu|now)\.//' || true
     done
   done
   ;;

@@ -22,6 +22,7 @@ extern crate self as knet;
 
 #[cfg(not(loom))]
 pub mod attach;
+pub mod capture;
 pub mod channel;
 #[cfg(not(loom))]
 pub mod config;
@@ -45,6 +46,7 @@ pub mod lcore;
 pub mod prefetch;
 #[cfg(not(loom))]
 pub mod preflight;
+pub mod progress;
 pub mod readiness;
 #[cfg(not(loom))]
 pub mod rendezvous;

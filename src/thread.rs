@@ -35,6 +35,7 @@ fn with_current<T>(use_them: impl FnOnce(&ThreadWords) -> T) -> T {
     thread_words::with(|words| {
         if words.process.load(Ordering::Relaxed) != process {
             words.slot.store(0, Ordering::Relaxed);
+            words.calls.store(0, Ordering::Relaxed);
             let id = rustix::thread::gettid()
                 .as_raw_nonzero()
                 .get()
@@ -64,15 +65,46 @@ pub fn set_slot(slot: Option<u32>) {
     with_current(|words| words.slot.store(word, Ordering::Relaxed));
 }
 
-/// Whether this is a thread of ours, whose calls are never interposed.
+/// Calls of this thread that are under way and hold their object: the ones that a signal handler has interrupted.
 #[must_use]
-pub fn is_ours() -> bool {
-    thread_words::with(|words| words.role.load(Ordering::Relaxed) != 0)
+pub fn calls() -> u32 {
+    with_current(|words| words.calls.load(Ordering::Relaxed))
 }
 
-/// Marks the calling thread as ours for the rest of its life.
-pub fn mark_ours() {
-    thread_words::with(|words| words.role.store(1, Ordering::Relaxed));
+/// One more such call.
+pub fn begin_call() {
+    with_current(|words| words.calls.fetch_add(1, Ordering::Relaxed));
+}
+
+/// One less. A call that began before a fork is not the child's.
+pub fn end_call() {
+    with_current(|words| {
+        let left = |calls: u32| calls.checked_sub(1);
+        let _ = words
+            .calls
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
+    });
+}
+
+pub use crate::ffi::thread_words::{DRIVER, ENGINE, PROGRAM};
+
+/// What the calling thread is: [`PROGRAM`], [`ENGINE`] or [`DRIVER`].
+#[inline]
+#[must_use]
+pub fn role() -> u32 {
+    thread_words::with(|words| words.role.load(Ordering::Relaxed))
+}
+
+/// Whether the calls of this thread are not interposed: it is ours, or it drives the stack.
+#[inline]
+#[must_use]
+pub fn is_ours() -> bool {
+    role() != PROGRAM
+}
+
+/// Makes the calling thread what it is from now on.
+pub fn set_role(role: u32) {
+    thread_words::with(|words| words.role.store(role, Ordering::Relaxed));
 }
 
 #[cfg(test)]
@@ -86,7 +118,7 @@ mod tests {
         assert_eq!(mine, id());
         set_slot(Some(4));
         let other = std::thread::spawn(|| {
-            mark_ours();
+            set_role(ENGINE);
             (id(), slot(), is_ours())
         })
         .join()

@@ -27,26 +27,37 @@ const TABLE: &[(&str, &str)] = &[
     ("thread", "ffi"),
     ("device", "config ffi"),
     ("stack", "config device"),
-    ("lcore", "config stack device channel readiness gpu"),
+    ("progress", "ffi channel readiness thread"),
+    ("capture", "device"),
+    (
+        "lcore",
+        "ffi config stack device capture channel readiness gpu",
+    ),
     (
         "host",
-        "ffi config preflight rendezvous channel readiness device stack gpu lcore",
+        "ffi config preflight rendezvous channel readiness progress device stack capture gpu lcore",
     ),
-    ("attach", "ffi rendezvous channel readiness thread"),
-    ("waiter", "ffi channel readiness thread attach"),
-    ("socket", "ffi channel readiness thread attach waiter"),
-    ("iomux", "ffi channel readiness thread attach waiter socket"),
+    ("attach", "ffi rendezvous channel readiness thread progress"),
+    ("waiter", "ffi channel readiness thread progress attach"),
+    (
+        "socket",
+        "ffi channel readiness thread progress attach waiter",
+    ),
+    (
+        "iomux",
+        "ffi channel readiness thread progress attach waiter socket",
+    ),
     (
         "fd",
-        "ffi channel readiness thread attach waiter socket iomux",
+        "ffi channel readiness thread progress attach waiter socket iomux",
     ),
     (
         "shim",
-        "ffi channel readiness thread attach waiter socket iomux fd",
+        "ffi channel readiness thread progress attach waiter socket iomux fd",
     ),
     (
         "runtime",
-        "ffi config rendezvous channel readiness device stack gpu lcore host",
+        "ffi config preflight rendezvous channel readiness thread progress device stack gpu lcore host attach",
     ),
 ];
 

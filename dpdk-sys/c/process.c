@@ -67,6 +67,28 @@ int knet_has_lcore(void)
 	return rte_lcore_id() != LCORE_ID_ANY;
 }
 
+/*
+ * The number (and with it the buffer caches) of those threads that drive a queue pair in turn. A number each
+ * would leave buffers behind in every thread's cache, and DPDK has only 128 of them. The first one is
+ * registered for good, the others carry its number while they drive.
+ */
+static unsigned int shared_lcore = LCORE_ID_ANY;
+
+void knet_thread_borrow(void)
+{
+	if (RTE_PER_LCORE(_lcore_id) != LCORE_ID_ANY)
+		return;
+	if (shared_lcore == LCORE_ID_ANY && rte_thread_register() == 0)
+		shared_lcore = rte_lcore_id();
+	RTE_PER_LCORE(_lcore_id) = shared_lcore;
+}
+
+void knet_thread_return(void)
+{
+	if (RTE_PER_LCORE(_lcore_id) == shared_lcore)
+		RTE_PER_LCORE(_lcore_id) = LCORE_ID_ANY;
+}
+
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static char log_text[8192];
 static size_t log_used;

@@ -73,6 +73,8 @@ uint32_t knet_packet_sockets(int *out, uint32_t max);
 /* Odds and ends. */
 int knet_errno(void);
 int knet_has_lcore(void);
+void knet_thread_borrow(void);
+void knet_thread_return(void);
 int knet_log_open(void);
 void knet_output_divert(void);
 void knet_output_restore(void);

@@ -9,6 +9,8 @@ pub(crate) const TABLE: Table = Table {
     queue,
     thread_enter,
     thread_leave,
+    thread_borrow: thread_leave,
+    thread_return: thread_leave,
     rx_burst,
     free,
     tx_alloc,

@@ -18,6 +18,8 @@ pub(crate) const TABLE: Table = Table {
     queue,
     thread_enter,
     thread_leave,
+    thread_borrow: sys::knet_thread_borrow,
+    thread_return: sys::knet_thread_return,
     rx_burst: sys::knet_rx_burst,
     free: sys::knet_rx_free,
     tx_alloc: sys::knet_tx_alloc,

@@ -138,6 +138,8 @@ impl fmt::Display for Reason {
             Errno::CONNREFUSED => "nobody listens there",
             Errno::PROTO => "does not speak our protocol",
             Errno::NOEXEC => "is not a program",
+            Errno::BUSY => "the loader is busy (a library that is being loaded opened a socket)",
+            Errno::NOSYS => "this object cannot",
             other => return write!(out, "errno {}", other.raw_os_error()),
         };
         out.write_str(text)

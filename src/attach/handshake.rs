@@ -10,6 +10,7 @@ use rustix::net::{
 
 use super::config_file::ConfigFile;
 use super::fault::{Fault, reason, shown};
+use super::inside;
 use super::link::{self, Parts};
 use super::place;
 use crate::channel::ABI;
@@ -84,6 +85,8 @@ pub(super) enum Answer<T> {
     Fault(Fault),
     /// The host went away or spoke nonsense.
     Lost(Errno),
+    /// The config says that this program's own threads drive.
+    Inline,
 }
 
 /// Attaches through `socket`.
@@ -95,7 +98,10 @@ pub(super) fn hello(socket: i32, config: &ConfigFile) -> Answer<Parts> {
     let mut text = [0; TEXT_BYTES];
     let text = compose(
         &mut text,
-        format_args!("{BUILD_VERSION}\n{config_path}\n{program}\n{frame}"),
+        format_args!(
+            "{BUILD_VERSION}\n{config_path}\n{program}\n{frame}\n{}",
+            if inside::is_possible() { "inline" } else { "" }
+        ),
     );
     let message = Message {
         kind: Kind::Hello,
@@ -116,6 +122,7 @@ pub(super) fn hello(socket: i32, config: &ConfigFile) -> Answer<Parts> {
             Err(Errno::NOMEM) => Answer::Fault(no_room(&reply)),
             Err(error) => Answer::Lost(error),
         },
+        Ok(answer) if answer.kind == Kind::Inline => Answer::Inline,
         Ok(answer) => refused(&answer),
         Err(error) => foreign(error),
     }

@@ -12,9 +12,11 @@ mod door;
 mod fault;
 pub mod fork;
 mod handshake;
+pub mod inside;
 pub mod link;
 mod lock;
 pub mod object;
+mod pending;
 mod place;
 mod spawn;
 
@@ -37,8 +39,10 @@ use crate::ffi::descriptor;
 use crate::rendezvous::{self, HostNames, Path};
 use crate::time::{Instant, monotonic};
 
-/// One thread at a time speaks with a host or forks.
+/// One thread at a time speaks with a host.
 static ATTACH: Lock = Lock::new();
+/// Held for the moment in which a link is put in its place, and over a fork: a child never finds half a link.
+static PLACING: Lock = Lock::new();
 /// See [`stage`].
 static STAGE: AtomicU32 = AtomicU32::new(stage::UNTRIED);
 /// When a lost host may be looked for again, in nanoseconds of the monotonic clock.
@@ -209,6 +213,7 @@ pub fn open_device(link: &'static Link) -> Standing {
         Answer::Done(()) => return Standing::Attached(link),
         Answer::Fault(fault) => fault,
         Answer::Lost(error) => handshake::lost(error),
+        Answer::Inline => handshake::lost(Errno::PROTO),
     };
     link.mark_dead();
     if link.number() == 0 {
@@ -240,6 +245,7 @@ fn attach() -> core::result::Result<&'static Link, Fault> {
         Err(_) if follows_system() => ConfigFile::unread(),
         Err(fault) => return Err(fault),
     };
+    config.fd.into_iter().for_each(pending::note);
     let attached = if link::all_taken() {
         Err(Fault::new(format_args!(
             "this process has lost {} hosts; kernel sockets are used until it is restarted",
@@ -248,9 +254,7 @@ fn attach() -> core::result::Result<&'static Link, Fault> {
     } else {
         attach_with(&config)
     };
-    if let Some(fd) = config.fd {
-        descriptor::close(fd);
-    }
+    config.fd.into_iter().for_each(pending::close);
     attached
 }
 
@@ -264,6 +268,7 @@ fn attach_with(config: &ConfigFile) -> core::result::Result<&'static Link, Fault
             Some(Answer::Done(link)) => Ok(link),
             Some(Answer::Fault(fault)) => Err(fault),
             Some(Answer::Lost(error)) => Err(handshake::lost(error)),
+            Some(Answer::Inline) => Err(handshake::lost(Errno::PROTO)),
             None if follows_system => Err(handshake::lost(Errno::CONNREFUSED)),
             None => Err(Fault::closed_to_us(config.path)),
         };
@@ -285,6 +290,8 @@ fn attach_with(config: &ConfigFile) -> core::result::Result<&'static Link, Fault
             Answer::Fault(fault) => return Err(fault),
             // A host that was just ending: look again.
             Answer::Lost(error) => last = error,
+            // `found` still holds the start lock.
+            Answer::Inline => return attach_inside(config),
         }
     }
     Err(handshake::lost(last))
@@ -304,7 +311,7 @@ fn served_by_system(
     match finish(socket, config) {
         Answer::Done(link) => Ok(Some(link)),
         // It has another config: a private host will say what is wrong with ours, if anything is.
-        Answer::Fault(_) | Answer::Lost(_) => Ok(None),
+        Answer::Fault(_) | Answer::Lost(_) | Answer::Inline => Ok(None),
     }
 }
 
@@ -341,16 +348,36 @@ pub fn before_rights_go() {
 
 /// Says Hello; on success the socket belongs to the new link, else it is closed.
 fn finish(socket: i32, config: &ConfigFile) -> Answer<&'static Link> {
+    pending::note(socket);
     let answer = match handshake::hello(socket, config) {
-        Answer::Done(parts) => match link::install(parts) {
-            Ok(link) => return Answer::Done(link),
-            Err(error) => Answer::Lost(error),
-        },
+        Answer::Done(parts) => {
+            let _placing = PLACING.enter();
+            match link::install(parts) {
+                Ok(link) => {
+                    pending::forget(socket);
+                    return Answer::Done(link);
+                }
+                Err(error) => Answer::Lost(error),
+            }
+        }
         Answer::Fault(fault) => Answer::Fault(fault),
         Answer::Lost(error) => Answer::Lost(error),
+        Answer::Inline => Answer::Inline,
     };
-    descriptor::close(socket);
+    pending::close(socket);
     answer
+}
+
+/// Starts the host inside this process, whose threads drive it, and attaches to it as to any other.
+fn attach_inside(config: &ConfigFile) -> core::result::Result<&'static Link, Fault> {
+    let cannot = |error| Fault::step("cannot run the stack inside this program", c"", error);
+    let socket = inside::start().map_err(cannot)?;
+    match finish(socket, config) {
+        Answer::Done(link) => Ok(link),
+        Answer::Fault(fault) => Err(fault),
+        Answer::Lost(error) => Err(handshake::lost(error)),
+        Answer::Inline => Err(handshake::lost(Errno::PROTO)),
+    }
 }
 
 /// A host's socket, and the start lock that is held until the hand-shake is over.
@@ -361,9 +388,7 @@ struct Found {
 
 impl Drop for Found {
     fn drop(&mut self) {
-        if let Some(lock) = self.lock {
-            descriptor::close(lock);
-        }
+        self.lock.into_iter().for_each(pending::close);
     }
 }
 
@@ -398,6 +423,7 @@ fn lock_start(names: &HostNames) -> Result<i32> {
         flags,
         Mode::RUSR | Mode::WUSR,
     )?);
+    pending::note(lock);
     let end = monotonic() + Duration::from_secs(START_S);
     loop {
         let file = descriptor::lend(lock)?;
@@ -405,7 +431,7 @@ fn lock_start(names: &HostNames) -> Result<i32> {
             Ok(()) => return Ok(lock),
             Err(Errno::AGAIN | Errno::INTR) if monotonic() < end => pause(),
             Err(error) => {
-                descriptor::close(lock);
+                pending::close(lock);
                 return Err(if error == Errno::AGAIN {
                     Errno::TIMEDOUT
                 } else {
@@ -414,6 +440,15 @@ fn lock_start(names: &HostNames) -> Result<i32> {
             }
         }
     }
+}
+
+/// The absolute path of the preloaded object, where it is UTF-8.
+#[must_use]
+pub fn frame_path() -> Option<String> {
+    let path = place::frame().ok()?;
+    core::str::from_utf8(path.as_bytes())
+        .ok()
+        .map(str::to_owned)
 }
 
 /// Two milliseconds, or less when a signal comes; for the rare waits on another thread or process.

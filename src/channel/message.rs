@@ -17,7 +17,8 @@ pub const DESCRIPTORS_MAX: usize = 4;
 #[repr(u32)]
 pub enum Kind {
     /// Program: attach. `a` = size of the header struct, `b` = process id; text = build version, newline, config path,
-    /// newline, program path, newline, absolute path of the frame; [the open config file].
+    /// newline, program path, newline, absolute path of the frame, newline, `inline` when its threads can drive a loop;
+    /// [the open config file].
     Hello = 1,
     /// Host: `a` = process cell of the program, `b` = process id of the host; [control memory, receive memory (read-only),
     /// eventfd that wakes the lcore].
@@ -43,6 +44,8 @@ pub enum Kind {
     Query,
     /// Host: a part of the answer to a query; `a` = 1: the last one.
     Answer,
+    /// Host, instead of Welcome: the config says that the program's own threads drive; this host ends.
+    Inline,
 }
 
 impl Kind {
@@ -60,6 +63,7 @@ impl Kind {
             Self::Herald,
             Self::Query,
             Self::Answer,
+            Self::Inline,
         ]
         .into_iter()
         .find(|kind| *kind as u32 == number)

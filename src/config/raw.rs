@@ -17,7 +17,6 @@ const fn whole(min: i64, max: i64) -> Kind {
 const NO_CONTROL: &str = "there are no control threads here";
 const NO_ZCOPY: &str = "there is no zero-copy pool here";
 const NO_BOND: &str = "user-space bonds are not served: the first port is used alone";
-const NO_INLINE: &str = "a core of the host drives the stack";
 const NO_UDP: &str = "UDP stays on the kernel in this version";
 const NO_GPU: &str = "the CPU runs every kernel, at once";
 const NO_FRAGMENTS: &str = "IP fragments are not put together in this version";
@@ -54,14 +53,14 @@ section! { Common "common" "Mode, policy and progress." {
     ctrl_ring_per_vcpu: i64 = Key::knet("ctrl_ring_per_vcpu", whole(1, 8), "1", "K-NET: rings of a control thread.").without_meaning(NO_CONTROL);
     ctrl_vcpu_ids: Vec<Field<i64>> = Key::knet("ctrl_vcpu_ids", Kind::WholeList { min: 0, max: 319 }, "[0]", "K-NET: CPUs of the control threads.").without_meaning(NO_CONTROL);
     zcopy_enable: i64 = Key::knet("zcopy_enable", BIT, "0", "K-NET: zero-copy calls.").without_meaning(NO_ZCOPY);
-    cothread_enable: i64 = Key::knet("cothread_enable", BIT, "0", "1: the same as \"progress\": \"inline\".").not_served(NO_INLINE);
+    cothread_enable: i64 = Key::knet("cothread_enable", BIT, "0", "1: the same as \"progress\": \"inline\".");
     on_error: String = Key::ours("on_error", Kind::Choice(&["kernel", "fail"]), "\"kernel\"", "When the stack cannot serve: kernel sockets where the kernel can, or refuse.");
     on_host_lost: String = Key::ours("on_host_lost", Kind::Choice(&["kernel", "wait"]), "\"kernel\"", "New sockets while the host is gone: kernel sockets, or wait for it.");
-    progress: String = Key::ours("progress", Kind::Choice(&["dedicated", "inline"]), "\"dedicated\"", "Who drives the stack: cores of the host, or the program's own thread while it waits.").not_served(NO_INLINE);
+    progress: String = Key::ours("progress", Kind::Choice(&["dedicated", "inline"]), "\"dedicated\"", "Who drives the stack: cores of the host, or the program's own thread while it waits.");
     idle: String = Key::ours("idle", Kind::Choice(&["spin", "adaptive"]), "\"adaptive\"", "With nothing to do: poll on, or poll for spin_us and then sleep.");
     spin_us: i64 = Key::ours("spin_us", whole(0, 1_000_000), "50", "Microseconds of polling before an adaptive sleep.");
-    budget_us: i64 = Key::ours("budget_us", whole(1, 100_000), "50", "Microseconds that one inline turn takes at most.").not_served(NO_INLINE);
-    inline_grace_us: i64 = Key::ours("inline_grace_us", whole(10, 1_000_000), "200", "Microseconds without a driving thread after which the inline helper thread takes over.").not_served(NO_INLINE);
+    budget_us: i64 = Key::ours("budget_us", whole(1, 100_000), "50", "Microseconds that one inline turn takes at most.");
+    inline_grace_us: i64 = Key::ours("inline_grace_us", whole(10, 1_000_000), "200", "Microseconds without a driving thread after which the inline helper thread takes over.");
     linger_s: i64 = Key::ours("linger_s", whole(0, 3_600), "5", "Seconds that a host stays with no client and no flow.");
     linger_max_s: i64 = Key::ours("linger_max_s", whole(1, 3_600), "120", "Seconds that a host stays at most to deliver what programs left behind.");
     metrics: String = Key::ours("metrics", Kind::Text(METRICS), "\"\"", "Where OpenMetrics are served (http, /metrics): \"unix:/absolute/path\" or a loopback address with a port, \"127.0.0.1:9464\"; empty: nowhere.");
@@ -92,8 +91,8 @@ section! { Interface "interface" "The port and its addresses. Exactly one of bdf
 } }
 
 section! { HwOffload "hw_offload" "What the port does for us, where it can." {
-    tso: i64 = Key::knet("tso", BIT, "0", "1: the port cuts large TCP segments; needs tcp_checksum.").not_served("segments leave one by one");
-    lro: i64 = Key::knet("lro", BIT, "0", "1: the port joins TCP segments; needs tcp_checksum.").not_served("segments arrive one by one");
+    tso: i64 = Key::knet("tso", BIT, "0", "1: a port that can cuts large TCP segments; needs tcp_checksum.");
+    lro: i64 = Key::knet("lro", BIT, "0", "1: a port that can joins TCP segments; needs tcp_checksum.");
     tcp_checksum: i64 = Key::knet("tcp_checksum", BIT, "0", "1: the port checks and fills in IP and TCP checksums.");
     bifur_enable: i64 = Key::knet("bifur_enable", whole(0, 2), "0", "K-NET: traffic shared with the kernel.").without_meaning("the port is not shared with the kernel; other addresses stay on kernel interfaces");
 } }

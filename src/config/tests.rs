@@ -569,7 +569,7 @@ fn rules_across_keys() {
     let config = good(&with(r#""common": {"cothread_enable": 1, "mode": 1}"#));
     assert_eq!(
         (config.run.progress, config.mode, config.remarks.len()),
-        (Progress::Dedicated, Mode::Shared, 2)
+        (Progress::Dedicated, Mode::Shared, 1)
     );
     let config = good(&with(
         r#""dpdk": {"core_list_global": "3,1"}, "proto_stack": {"max_worker_num": 1}"#,
@@ -579,28 +579,29 @@ fn rules_across_keys() {
 
 #[test]
 fn what_is_not_served_is_remarked_on() {
-    for (section, key) in [
-        ("common", r#""progress": "inline""#),
-        ("common", r#""cothread_enable": 1"#),
-        ("common", r#""budget_us": 60"#),
-        ("common", r#""inline_grace_us": 300"#),
-        ("proto_stack", r#""max_worker_num": 2"#),
+    for (section, key, what) in [
+        ("common", r#""budget_us": 60"#, "has no effect"),
+        ("common", r#""inline_grace_us": 300"#, "has no effect"),
+        (
+            "proto_stack",
+            r#""max_worker_num": 2"#,
+            "not served by this version",
+        ),
     ] {
         let remarks = good(&with(&format!(r#""{section}": {{{key}}}"#))).remarks;
         assert_eq!(remarks.len(), 1, "{key}: {remarks:?}");
-        assert!(
-            remarks[0]
-                .to_string()
-                .contains("not served by this version"),
-            "{key}: {remarks:?}"
-        );
+        assert!(remarks[0].to_string().contains(what), "{key}: {remarks:?}");
+    }
+    for keys in [
+        r#""progress": "inline", "budget_us": 60, "inline_grace_us": 300"#,
+        r#""cothread_enable": 1"#,
+    ] {
+        let remarks = good(&with(&format!(r#""common": {{{keys}}}"#))).remarks;
+        assert!(remarks.is_empty(), "{keys}: {remarks:?}");
     }
     let config = good(&with(r#""hw_offload": {"tso": 1, "tcp_checksum": 1}"#));
-    assert!(
-        config.remarks[0].to_string().contains("hw_offload.tso"),
-        "{:?}",
-        config.remarks
-    );
+    assert!(config.remarks.is_empty(), "{:?}", config.remarks);
+    assert!(config.offload.tso && !config.offload.lro);
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use core::ffi::{c_char, c_void};
 
 /// The version of everything in this file.
-pub const ABI: u32 = 1;
+pub const ABI: u32 = 2;
 
 /// The name of the plug-in's only exported symbol, a [`Table`].
 pub const SYMBOL: &core::ffi::CStr = c"knet_dpdk_table";
@@ -205,6 +205,11 @@ pub struct Table {
     pub thread_enter: unsafe extern "C" fn() -> i32,
     /// Undoes `thread_enter`.
     pub thread_leave: unsafe extern "C" fn(),
+    /// Lets the calling thread use the one number that threads of a program share which drive a queue pair in turn, one at a
+    /// time. Never fails: without a number DPDK works without its per-thread caches.
+    pub thread_borrow: unsafe extern "C" fn(),
+    /// Undoes `thread_borrow`.
+    pub thread_return: unsafe extern "C" fn(),
     /// Receives at most the third argument of frames and returns their number.
     pub rx_burst: unsafe extern "C" fn(*mut Queue, *mut Slot, u32) -> u32,
     /// Gives slots back, received ones or such from `tx_alloc` that were not sent.
@@ -226,7 +231,7 @@ pub struct Table {
 }
 
 /// `size_of::<Table>()`, for [`Table::size`].
-pub const TABLE_BYTES: u32 = 8 + 13 * POINTER_BYTES;
+pub const TABLE_BYTES: u32 = 8 + 15 * POINTER_BYTES;
 
 const POINTER_BYTES: u32 = usize::BITS / 8;
 

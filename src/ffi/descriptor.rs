@@ -7,7 +7,7 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use crate::errno::{Errno, Result};
 
@@ -32,10 +32,32 @@ pub fn close(fd: i32) {
     }
 }
 
+/// Puts `fd` in the place of `number`, past the exported `dup3`; what was there is closed.
+///
+/// # Errors
+/// EBADF.
+pub fn replace(fd: i32, number: i32, close_on_exec: bool) -> Result<()> {
+    let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
+    // SAFETY: numbers only.
+    let result = unsafe { libc::syscall(libc::SYS_dup3, fd, number, flags) };
+    if result < 0 {
+        Err(super::errno::last())
+    } else {
+        Ok(())
+    }
+}
+
 /// Gives the number of `fd` to the caller, who ends it with [`close`] (a drop would call the exported `close`).
 #[must_use]
 pub fn raw(fd: OwnedFd) -> i32 {
     fd.into_raw_fd()
+}
+
+/// Takes `fd` over; None when the number is negative.
+#[must_use]
+pub fn own(fd: i32) -> Option<OwnedFd> {
+    // SAFETY: not negative, and the caller gives it away.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Numbers below this can be ours.
@@ -61,7 +83,17 @@ pub fn is_internal(fd: i32) -> bool {
         && place(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
+/// `fd` is about to be closed by somebody who owns it.
+pub fn forget(fd: i32) {
+    internal_forget(fd);
+}
+
 fn internal_forget(fd: i32) {
+    if let Some((word, bit)) = hosts_place(fd)
+        && word.load(Ordering::Relaxed) & bit != 0
+    {
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
     if let Some((word, bit)) = place(fd) {
         word.fetch_and(!bit, Ordering::Relaxed);
     }
@@ -126,6 +158,123 @@ pub fn internal_copy(fd: i32) -> Result<i32> {
     word.fetch_or(bit, Ordering::Relaxed);
     HIGHEST.fetch_max(copy.saturating_add(1), Ordering::Relaxed);
     Ok(copy)
+}
+
+/// Those of them that are the host's: a forked child has no use for them, and must not keep them open.
+static HOSTS: [AtomicU64; INTERNAL_END / 64] = [const { AtomicU64::new(0) }; INTERNAL_END / 64];
+
+fn hosts_place(fd: i32) -> Option<(&'static AtomicU64, u64)> {
+    let number = usize::try_from(fd).ok()?;
+    HOSTS
+        .get(number / 64)
+        .map(|word| (word, 1 << (number % 64)))
+}
+
+/// 1 while the host opens a descriptor and has not marked it as its own.
+static SETTLING: AtomicI32 = AtomicI32::new(0);
+
+/// No child is forked while this lives (see [`hold_settling`]).
+#[derive(Debug)]
+pub struct Settling(());
+
+/// Begins to open descriptors of the host that are [`settle`]d at once; waits for a fork that is under way.
+#[must_use]
+pub fn settling() -> Settling {
+    while !take_settling() {
+        rustix::thread::sched_yield();
+    }
+    Settling(())
+}
+
+fn take_settling() -> bool {
+    SETTLING
+        .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+        .is_ok()
+}
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        SETTLING.store(0, Ordering::Release);
+    }
+}
+
+/// Before fork: waits until the host opens nothing, at most some milliseconds. True: [`release_settling`] must follow, in parent
+/// and child.
+#[must_use]
+pub fn hold_settling() -> bool {
+    (0..SETTLING_TRIES).any(|_| {
+        let taken = take_settling();
+        if !taken {
+            rustix::thread::sched_yield();
+        }
+        taken
+    })
+}
+
+const SETTLING_TRIES: u32 = 10_000;
+
+/// Behind fork.
+pub fn release_settling() {
+    SETTLING.store(0, Ordering::Release);
+}
+
+/// In a forked child: closes what is the host's.
+pub fn close_hosts() {
+    for (at, word) in (0..).zip(&HOSTS) {
+        let mut bits = word.swap(0, Ordering::Relaxed);
+        while bits != 0 {
+            close(at * 64 + i32::try_from(bits.trailing_zeros()).unwrap_or(0));
+            bits &= bits - 1;
+        }
+    }
+}
+
+/// Our threads run in a program, so that what they open is the program's number as well.
+static IN_PROGRAM: AtomicI32 = AtomicI32::new(0);
+
+/// From now on the host's own descriptors share the table with a program's.
+pub fn share_table() {
+    IN_PROGRAM.store(1, Ordering::Relaxed);
+}
+
+/// Moves a descriptor of the host out of the way of the program that it runs in; nothing to do in a process of our own.
+/// Without a free number above it stays where it is, protected like the others.
+#[must_use]
+pub fn settle(fd: OwnedFd) -> OwnedFd {
+    if IN_PROGRAM.load(Ordering::Relaxed) == 0 {
+        return fd;
+    }
+    let number = keep(raw(fd));
+    // SAFETY: open, and nobody else's.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// As [`settle`] for a number, which a library of the host's has opened.
+#[must_use]
+pub fn keep(fd: i32) -> i32 {
+    if fd < 0 || is_internal(fd) {
+        return fd;
+    }
+    let fd = match internal_copy(fd) {
+        Ok(high) => {
+            close(fd);
+            high
+        }
+        Err(_) => fd,
+    };
+    protect(fd);
+    fd
+}
+
+/// Makes the program step over `fd`, which is the host's.
+pub fn protect(fd: i32) {
+    if let Some((word, bit)) = hosts_place(fd) {
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
+    if let Some((word, bit)) = place(fd) {
+        word.fetch_or(bit, Ordering::Relaxed);
+        HIGHEST.fetch_max(fd.saturating_add(1), Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]

@@ -70,6 +70,23 @@ pub fn handlers_restart() -> bool {
     restarting
 }
 
+/// The handler of a signal as sigaction(2) gives it: SIG_DFL, SIG_IGN or an address. None when there is no such signal.
+pub(super) fn action(number: i32) -> Option<usize> {
+    let mut action = Action::default();
+    let nothing = core::ptr::null::<Action>();
+    // SAFETY: asks only; the kernel writes one Action.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigaction,
+            number,
+            nothing,
+            &raw mut action,
+            SET_BYTES,
+        )
+    };
+    (result == 0).then_some(action.handler)
+}
+
 /// Whether a thread of any process has this id. True also when we may not know.
 #[must_use]
 pub fn any_thread_lives(thread: u32) -> bool {

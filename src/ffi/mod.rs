@@ -5,6 +5,7 @@
 
 pub mod descriptor;
 pub mod end_signals;
+pub mod engine;
 pub mod environment;
 pub mod errno;
 pub mod fork_word;
@@ -12,6 +13,8 @@ pub mod handler;
 pub mod pages;
 pub mod process;
 pub mod real;
+pub mod signals;
 pub mod sockopt;
+pub mod staging;
 pub mod thread_words;
 pub mod wait;

@@ -8,15 +8,16 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::clients::{Client, Standing};
 use super::family::Family;
 use super::group;
-use super::server::{Fault, Server, own_path, timespec};
+use super::server::{Fault, Greeted, Server, own_path, timespec};
 use super::socket;
 use super::way_back::WayBack;
 use crate::channel::cell::Header;
 use crate::channel::message::{Kind, Message};
 use crate::channel::policy::policy_flag;
 use crate::channel::sync::Ordering;
-use crate::config::{self, Config, Mode, Policy};
+use crate::config::{self, Config, Mode, Policy, Progress};
 use crate::errno::Errno;
+use crate::ffi::descriptor;
 use crate::lcore::{self, Mail};
 use crate::preflight::waits;
 use crate::rendezvous::{self, ConfigHash};
@@ -30,10 +31,11 @@ impl Server {
         place: usize,
         message: &Message<'_>,
         file: Option<OwnedFd>,
-    ) -> Result<(), Fault> {
+    ) -> Result<Greeted, Fault> {
         let mut lines = message.text.split('\n');
         let mut line = || lines.next().unwrap_or("");
         let (version, path, program, frame) = (line(), line(), line(), line());
+        let can_drive = line() == "inline";
         if version != BUILD_VERSION || message.a as usize != size_of::<Header>() {
             let text = format!(
                 "{frame} is build {version}, the host {} is build {BUILD_VERSION}; restart the program, or install both \
@@ -42,7 +44,9 @@ impl Server {
             );
             return Err(Fault::new(text, Errno::PROTO));
         }
-        self.configure(path, file)?;
+        if let Greeted::Inline = self.configure(path, file, can_drive.then_some(program))? {
+            return Ok(Greeted::Inline);
+        }
         self.accepts_waits(place, program)?;
         let Some(config) = &self.config else {
             let text = "the host has no config".to_owned();
@@ -58,7 +62,7 @@ impl Server {
             )));
         }
         let Some(client) = self.clients.at(place) else {
-            return Ok(());
+            return Ok(Greeted::Attached);
         };
         let user = socket::peer(client.socket.as_fd())
             .map_err(|errno| no_room(format!("peer credentials: {errno}")))?
@@ -75,7 +79,7 @@ impl Server {
         }
         let welcome = Message::new(Kind::Welcome, cell, std::process::id());
         let Some(client) = self.clients.at_mut(place) else {
-            return Ok(());
+            return Ok(Greeted::Attached);
         };
         client.standing = Standing::Attached {
             owner,
@@ -93,7 +97,7 @@ impl Server {
             client.standing = Standing::New;
             crate::warn!("program={program} event=welcome_failed errno={errno}");
             self.gone(place);
-            return Ok(());
+            return Ok(Greeted::Attached);
         }
         crate::info!(
             "program={program} process={} family={number} event=attached",
@@ -111,7 +115,7 @@ impl Server {
         if let Some(slot) = self.families.get_mut(number) {
             *slot = Some(family);
         }
-        Ok(())
+        Ok(Greeted::Attached)
     }
 
     /// Refuses a program that would hang: it waits past the library. One that the config names is served all the same.
@@ -136,13 +140,19 @@ impl Server {
         }
     }
 
-    /// Reads the config that rode along; the first one of a private host becomes its own.
-    pub(super) fn configure(&mut self, path: &str, file: Option<OwnedFd>) -> Result<(), Fault> {
+    /// Reads the config that rode along; the first one of a private host becomes its own, unless it leaves the loop to
+    /// `driver`, the program when its threads can drive.
+    pub(super) fn configure(
+        &mut self,
+        path: &str,
+        file: Option<OwnedFd>,
+        driver: Option<&str>,
+    ) -> Result<Greeted, Fault> {
         let invalid = |text: String| Fault::new(text, Errno::INVAL);
         let Some(file) = file else {
             // The program may not read it: what the system's host has read counts.
             return match &self.config {
-                Some(_) if !self.private => Ok(()),
+                Some(_) if !self.private => Ok(Greeted::Attached),
                 _ => Err(invalid(format!("{path}: the program sent no config"))),
             };
         };
@@ -151,7 +161,7 @@ impl Server {
         let hash = config::config_hash(&bytes);
         if let Some(ours) = &self.config {
             if ours.hash == hash {
-                return Ok(());
+                return Ok(Greeted::Attached);
             }
             return Err(invalid(format!(
                 "{path} differs from {}, which this host runs; restart the host, or name that file by KNET_CONF",
@@ -167,15 +177,27 @@ impl Server {
                  only members of the group {GROUP} in (systemctl start knetd; SupplementaryGroups={GROUP}; or mode 0)"
             )));
         }
+        let inline = config.run.progress == Progress::Inline;
+        if inline
+            && self.inside.is_none()
+            && driver.is_some_and(|program| Policy::from(&config).covers_program(program))
+        {
+            return Ok(Greeted::Inline);
+        }
+        if inline && self.inside.is_none() {
+            crate::info!("progress=dedicated reason=\"the threads of this program cannot drive\"");
+        }
         let mut bytes_hash = ConfigHash::default();
         bytes_hash.add(&bytes);
         self.adopt(config);
         self.bind_private(bytes_hash);
-        Ok(())
+        Ok(Greeted::Attached)
     }
 
     pub(super) fn adopt(&mut self, config: Config) {
-        telemetry::log::set_threshold(config.log_level);
+        if self.inside.is_none() {
+            telemetry::log::set_threshold(config.log_level);
+        }
         for remark in &config.remarks {
             crate::info!("config={} remark=\"{remark}\"", config.file);
         }
@@ -211,7 +233,7 @@ impl Server {
             rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(0o600))?;
             Ok(socket)
         };
-        let socket = fresh().map_err(fault)?;
+        let socket = fresh().map(descriptor::settle).map_err(fault)?;
         match rustix::net::bind(&socket, &address) {
             Ok(()) => {}
             Err(Errno::ADDRINUSE) => {
@@ -330,7 +352,8 @@ impl Server {
 }
 
 fn take(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::accept_with(listener, flags).map(descriptor::settle)
 }
 
 /// Whose members may attach to the system's host.

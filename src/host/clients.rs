@@ -6,6 +6,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::errno::Result;
+use crate::ffi::descriptor;
 use crate::stack::Owner;
 use crate::time::Instant;
 
@@ -98,7 +99,9 @@ impl Client {
 /// A descriptor of the process; None when it is gone already (its hang-up says so) or the kernel has none.
 fn pidfd(process: u32) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(process).ok()?)?;
-    rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
+    rustix::process::pidfd_open(pid, PidfdFlags::empty())
+        .map(descriptor::settle)
+        .ok()
 }
 
 /// All clients, by a number that is used again.

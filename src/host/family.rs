@@ -10,6 +10,7 @@ use crate::channel::layout::{Layout, PROCS};
 use crate::channel::sync::Ordering;
 use crate::config::Config;
 use crate::errno::{Errno, Result};
+use crate::ffi::descriptor;
 use crate::lcore::{Mail, Mailbox, Segments};
 use crate::stack::Owner;
 use crate::time::Instant;
@@ -182,5 +183,5 @@ fn address_space(layout: Layout, errno: Errno) -> String {
 /// Opens the memory behind `fd` again, for reading only: a mapping of it can never become writable.
 fn read_only(fd: &OwnedFd) -> Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(descriptor::settle)
 }

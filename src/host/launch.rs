@@ -11,8 +11,10 @@ use rustix::rand::GetRandomFlags;
 use super::admin::PortFact;
 use super::open;
 use super::port_lock::PortLock;
+use super::server::Inside;
 use crate::config::{Config, Idle};
 use crate::device::{Device, PortStats};
+use crate::ffi::descriptor;
 use crate::gpu::Pipeline;
 use crate::id::CpuId;
 use crate::lcore::{
@@ -70,17 +72,26 @@ impl Running {
     }
 }
 
-/// Takes and opens the port of `config` and starts an lcore on it. `program` are the CPUs of the client that asked.
+/// What is to be started.
+pub(super) struct Wanted<'a> {
+    pub(super) config: &'a Config,
+    pub(super) private: bool,
+    /// The CPUs of the clients.
+    pub(super) program: &'a [u32],
+    /// Threads of the program drive.
+    pub(super) inside: Option<&'a Inside>,
+}
+
+/// Takes and opens the port, and starts an lcore on it, or hands the lcore to those who drive it.
 ///
 /// # Errors
 /// One line for the operator.
 pub(super) fn start(
-    config: &Config,
-    private: bool,
-    program: &[u32],
+    asked: &Wanted<'_>,
     mailbox: &Arc<Mailbox>,
     status: &Arc<LcoreStatus>,
 ) -> Result<Running, String> {
+    let config = asked.config;
     let wanted = config
         .dpdk
         .cores
@@ -93,9 +104,13 @@ pub(super) fn start(
             config.dpdk.workers
         );
     }
-    let lock = PortLock::take(&config.port, private)?;
-    let cpu = wanted.map_or(0, |cpu| cpu.0);
-    let mut device = open::device(config, cpu)?;
+    let lock = PortLock::take(&config.port, asked.private)?;
+    let cpu = match asked.inside {
+        // EAL wants one of those that it may use; its number means nothing else here.
+        Some(_) => lcore::cpus_of(None).first().copied().unwrap_or(0),
+        None => wanted.map_or(0, |cpu| cpu.0),
+    };
+    let mut device = open::device(config, cpu, asked.inside.map(|inside| &inside.plugin))?;
     let mut secret = [0; 16];
     let got = rustix::rand::getrandom(&mut secret, GetRandomFlags::empty());
     if got != Ok(secret.len()) {
@@ -110,9 +125,8 @@ pub(super) fn start(
         .queue_pair(0)
         .map_err(|errno| format!("port {}: no queue pair: {errno}", config.port))?;
     let (end, alive) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)
+        .map(|(end, alive)| (descriptor::settle(end), descriptor::settle(alive)))
         .map_err(|errno| format!("no descriptor for the lcore: {errno}"))?;
-    let (placed, placement) = mpsc::sync_channel(1);
-    let program = program.to_vec();
     let made = LcoreConfig {
         stack,
         rx,
@@ -127,10 +141,50 @@ pub(super) fn start(
             },
             spin: config.run.spin,
         },
-        shares_cpu: true,
+        shares_cpu: asked.inside.is_none(),
         somaxconn: somaxconn(),
         now: time::monotonic(),
     };
+    let placement = match asked.inside {
+        Some(inside) => {
+            (inside.hand_over)(Lcore::new(made), alive, config)
+                .map_err(|errno| format!("nobody can drive the loop: {errno}"))?;
+            Placement {
+                cpu: CpuId(cpu),
+                shared: true,
+            }
+        }
+        None => own_thread(made, alive, wanted, asked.program)?,
+    };
+    let mode = if asked.inside.is_some() {
+        "inline"
+    } else {
+        "dedicated"
+    };
+    crate::info!(
+        "port={} device=\"{}\" progress={mode} cpu={} shared={}",
+        config.port,
+        device.capabilities().description,
+        placement.cpu.0,
+        placement.shared
+    );
+    Ok(Running {
+        device,
+        _lock: lock,
+        end,
+        placement,
+    })
+}
+
+/// Starts the thread that drives `made` on a CPU of its own.
+fn own_thread(
+    made: LcoreConfig,
+    alive: OwnedFd,
+    wanted: Option<CpuId>,
+    program: &[u32],
+) -> Result<Placement, String> {
+    let (placed, placement) = mpsc::sync_channel(1);
+    let program = program.to_vec();
     std::thread::Builder::new()
         .name("knet-lcore-0".to_owned())
         .spawn(move || {
@@ -145,7 +199,7 @@ pub(super) fn start(
             }
         })
         .map_err(|error| format!("the lcore thread does not start: {error}"))?;
-    let placement = placement
+    placement
         .recv()
         .map_err(|_| "the lcore thread ended at once".to_owned())?
         .map_err(|errno| match wanted {
@@ -154,20 +208,7 @@ pub(super) fn start(
                 cpu.0
             ),
             None => format!("the lcore cannot be pinned: {errno}"),
-        })?;
-    crate::info!(
-        "port={} device=\"{}\" cpu={} shared={}",
-        config.port,
-        device.capabilities().description,
-        placement.cpu.0,
-        placement.shared
-    );
-    Ok(Running {
-        device,
-        _lock: lock,
-        end,
-        placement,
-    })
+        })
 }
 
 /// The body of the lcore thread: one of the three places where a panic is caught.

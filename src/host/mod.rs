@@ -23,4 +23,4 @@ mod status;
 mod watch;
 mod way_back;
 
-pub use server::{End, Server, ServerConfig};
+pub use server::{End, HandOver, Server, ServerConfig};

@@ -1,34 +1,49 @@
 //! From a config to an open port and the stack that drives it.
 
 use core::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::config::{Buffers, Config, PortChoice, Vdev, VdevArgs};
 use crate::device::plugin::{PluginConfig, PluginDevice, PortSelector, vdev_for_netdev};
 use crate::device::{Device, open_builtin};
+use crate::errno::Errno;
 use crate::preflight::install::Places;
 use crate::preflight::{self, Machine, Severity};
 use crate::stack::{Interface4, Route4, StackConfig};
 
-/// Opens the port of `config`; `cpu` is what EAL calls its lcore 0.
+/// Opens the port of `config`; `cpu` is what EAL calls its lcore 0. `inside` a program the plug-in does not lie beside the
+/// running binary, and others print as well.
 ///
 /// # Errors
 /// One line for the operator.
-pub(super) fn device(config: &Config, cpu: u32) -> Result<Box<dyn Device>, String> {
+pub(super) fn device(
+    config: &Config,
+    cpu: u32,
+    inside: Option<&Option<PathBuf>>,
+) -> Result<Box<dyn Device>, String> {
     let mtu = usize::from(config.network.mtu);
     match &config.port {
         PortChoice::Vdev(Vdev::KnetUnix(args)) => builtin("knet_unix", args, config, mtu),
         PortChoice::Vdev(Vdev::KnetPair(args)) => builtin("knet_pair", args, config, mtu),
         PortChoice::Vdev(Vdev::Eal(text)) => {
             check_machine(config)?;
-            plugin(PortSelector::Vdev(text.clone()), config, cpu)
+            clear_dead_socket(text);
+            plugin(PortSelector::Vdev(text.clone()), config, cpu, inside)
         }
         PortChoice::Bdf(bdf) => {
             check_machine(config)?;
-            plugin(PortSelector::Bdf(bdf.to_string()), config, cpu)
+            plugin(PortSelector::Bdf(bdf.to_string()), config, cpu, inside)
         }
         PortChoice::Netdev(name) => {
             check_machine(config)?;
-            plugin(PortSelector::Vdev(vdev_for_netdev(name)), config, cpu)
+            plugin(
+                PortSelector::Vdev(vdev_for_netdev(name)),
+                config,
+                cpu,
+                inside,
+            )
         }
     }
 }
@@ -60,6 +75,34 @@ fn first_address(config: &Config) -> Ipv4Addr {
         .map_or(Ipv4Addr::UNSPECIFIED, |(address, _)| *address)
 }
 
+/// vhost does not begin at a path where the socket of a process lies that was killed.
+fn clear_dead_socket(vdev: &str) {
+    let mut parts = vdev.split(',');
+    let is_vhost = parts
+        .next()
+        .is_some_and(|name| name.starts_with("net_vhost"));
+    let mut path = None;
+    for part in parts {
+        path = part.strip_prefix("iface=").or(path);
+        if part == "client=1" {
+            return;
+        }
+    }
+    let (true, Some(path)) = (is_vhost, path) else {
+        return;
+    };
+    let refused = SocketAddrUnix::new(path).and_then(|address| {
+        let flags = SocketFlags::CLOEXEC;
+        let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        Ok(rustix::net::connect(&probe, &address) == Err(Errno::CONNREFUSED))
+    });
+    if refused == Ok(true) {
+        // What is in the way for another reason is told by the driver.
+        let removed = rustix::fs::unlink(path).is_ok();
+        crate::info!("socket={path} event=was_dead removed={removed}");
+    }
+}
+
 /// Receive descriptors of a port. A ring that the kernel fills for a thread which may have to wait for its CPU must hold
 /// what comes meanwhile, a request of each of a thousand clients: a lost one costs its client 200 ms. It takes no buffers
 /// of ours to be longer.
@@ -77,7 +120,12 @@ fn rx_entries(port: &PortSelector, wanted: u32) -> u32 {
 /// As many as af_xdp puts into its fill ring.
 const KERNEL_RING_ENTRIES: u32 = 2_048;
 
-fn plugin(port: PortSelector, config: &Config, cpu: u32) -> Result<Box<dyn Device>, String> {
+fn plugin(
+    port: PortSelector,
+    config: &Config,
+    cpu: u32,
+    inside: Option<&Option<PathBuf>>,
+) -> Result<Box<dyn Device>, String> {
     let dpdk = &config.dpdk;
     let megabytes = |list: &Option<Vec<u32>>| {
         list.as_ref().map(|list| {
@@ -92,6 +140,8 @@ fn plugin(port: PortSelector, config: &Config, cpu: u32) -> Result<Box<dyn Devic
     wanted.pool_mbufs = dpdk.mbufs;
     wanted.mac = config.network.mac;
     wanted.want_checksum = config.offload.tcp_checksum;
+    wanted.want_tso = config.offload.tso;
+    wanted.want_lro = config.offload.lro;
     wanted.lcore_cpu = cpu;
     wanted.external_driver = dpdk.external_driver.clone();
     wanted.huge_dir = dpdk.huge_dir.clone();
@@ -99,6 +149,10 @@ fn plugin(port: PortSelector, config: &Config, cpu: u32) -> Result<Box<dyn Devic
     wanted.socket_mem = megabytes(&dpdk.socket_mem_mb);
     wanted.socket_limit = megabytes(&dpdk.socket_limit_mb);
     wanted.telemetry = dpdk.telemetry;
+    if let Some(library) = inside {
+        wanted.library.clone_from(library);
+        wanted.own_process = false;
+    }
     PluginDevice::open(&wanted)
         .map(|device| Box::new(device) as Box<dyn Device>)
         .map_err(|error| error.message)
@@ -158,6 +212,7 @@ pub(super) fn stack(config: &Config, device: &dyn Device, secret: [u8; 16]) -> S
             .collect(),
         rx_checksum_offload: port.rx_checksum,
         tx_checksum_offload: port.tx_checksum,
+        tso_bytes: port.tso_bytes,
         trust_checksum: port.trust_checksum,
         max_flows: config.tcp.max_connections as usize,
         max_neighbors: config.tcp.max_neighbors as usize,
@@ -181,6 +236,21 @@ const USER_TIMEOUT: core::time::Duration = core::time::Duration::from_millis(924
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_dead_vhost_socket_is_cleared_and_a_live_one_is_not() {
+        let path = std::env::temp_dir().join(format!("knet-vhost-{}", std::process::id()));
+        let text = format!("net_vhost0,iface={},tso=1", path.display());
+        let live = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        clear_dead_socket(&text);
+        assert!(path.exists());
+        drop(live);
+        clear_dead_socket(&format!("{text},client=1"));
+        clear_dead_socket(&text.replace("net_vhost", "net_virtio_user"));
+        assert!(path.exists());
+        clear_dead_socket(&text);
+        assert!(!path.exists());
+    }
 
     #[test]
     fn rings_that_the_kernel_fills_are_long() {

@@ -8,6 +8,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use crate::config::{PortChoice, Vdev};
 use crate::errno::Errno;
+use crate::ffi::descriptor;
 use crate::{rendezvous, time};
 
 /// The lock of a port, held until it is dropped.
@@ -52,6 +53,7 @@ impl PortLock {
             .map_err(|errno| fault("name too long for its lock", errno))?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = rustix::fs::open(path.as_c_str(), flags, Mode::RUSR | Mode::WUSR)
+            .map(descriptor::settle)
             .map_err(|errno| fault(&format!("lock {path} cannot be opened"), errno))?;
         let mut file = std::fs::File::from(fd);
         let lock = || rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive);

@@ -25,12 +25,16 @@ use crate::channel::sync::Ordering;
 use crate::config::{Config, Faults, OnError};
 use crate::errno::{Errno, Result};
 use crate::ffi::end_signals::{self, EndSignals};
-use crate::lcore::{self, LcoreStatus, Mail, Mailbox};
+use crate::lcore::{self, Lcore, LcoreStatus, Mail, Mailbox};
+use crate::progress;
 use crate::readiness;
 use crate::stack::Owner;
 use crate::stack::rate_limit::RateLimit;
 use crate::telemetry;
 use crate::time::{self, Instant};
+
+/// Takes an lcore that no thread of the host runs, with what hangs up when it is dropped.
+pub type HandOver = fn(Lcore, OwnedFd, &Config) -> Result<()>;
 
 /// How a host is started.
 #[derive(Debug)]
@@ -39,6 +43,19 @@ pub enum ServerConfig {
     Private {
         /// Our end.
         control: OwnedFd,
+    },
+    /// By a program inside itself, whose threads drive the loop.
+    Inline {
+        /// Our end of the program's control socket.
+        control: OwnedFd,
+        /// The plug-in beside the preloaded object.
+        plugin: Option<PathBuf>,
+        /// Takes the loop.
+        hand_over: HandOver,
+        /// Whether the program is at its end.
+        is_ending: fn() -> bool,
+        /// Readable when it is.
+        end: OwnedFd,
     },
     /// By the system, with its config.
     System {
@@ -95,6 +112,14 @@ impl Fault {
     }
 }
 
+/// What came of a Hello.
+pub(super) enum Greeted {
+    /// The program is attached, or went away.
+    Attached,
+    /// Its own threads drive.
+    Inline,
+}
+
 /// The control side of a host.
 #[derive(Debug)]
 pub struct Server {
@@ -123,6 +148,19 @@ pub struct Server {
     pub(super) warnings: RateLimit,
     pub(super) life: Life,
     pub(super) signals: Option<EndSignals>,
+    /// It runs inside a program, whose threads drive the loop.
+    pub(super) inside: Option<Inside>,
+}
+
+/// What a host inside a program has besides.
+#[derive(Debug)]
+pub(super) struct Inside {
+    pub(super) plugin: Option<PathBuf>,
+    pub(super) hand_over: HandOver,
+    is_ending: fn() -> bool,
+    end: OwnedFd,
+    /// Since when it is.
+    ending_since: Option<Instant>,
 }
 
 impl Server {
@@ -137,7 +175,7 @@ impl Server {
     ) -> core::result::Result<Self, String> {
         let no_descriptor = |errno: Errno| format!("no descriptor for the lcore: {errno}");
         let mut server = Self {
-            private: matches!(config, ServerConfig::Private { .. }),
+            private: !matches!(config, ServerConfig::System { .. }),
             unfit: false,
             config: None,
             listener: None,
@@ -160,14 +198,25 @@ impl Server {
                 core::time::Duration::ZERO,
             ),
             signals,
+            inside: None,
         };
         match config {
-            ServerConfig::Private { control } => {
-                let (client, user) = Client::new(control, time::monotonic())
-                    .map_err(|errno| format!("control descriptor: {errno}"))?;
-                if server.may_attach(user) {
-                    server.clients.add(client);
-                }
+            ServerConfig::Private { control } => server.first(control)?,
+            ServerConfig::Inline {
+                control,
+                plugin,
+                hand_over,
+                is_ending,
+                end,
+            } => {
+                server.inside = Some(Inside {
+                    plugin,
+                    hand_over,
+                    is_ending,
+                    end,
+                    ending_since: None,
+                });
+                server.first(control)?;
             }
             ServerConfig::System { config, socket } => {
                 server.adopt(*config);
@@ -179,6 +228,16 @@ impl Server {
             }
         }
         Ok(server)
+    }
+
+    /// The program that starts a private host.
+    fn first(&mut self, control: OwnedFd) -> core::result::Result<(), String> {
+        let (client, user) = Client::new(control, time::monotonic())
+            .map_err(|errno| format!("control descriptor: {errno}"))?;
+        if self.may_attach(user) {
+            self.clients.add(client);
+        }
+        Ok(())
     }
 
     /// What the lcore counts.
@@ -287,6 +346,23 @@ impl Server {
             families: self.families.iter().flatten().count(),
             flows: self.status.flows.load(Ordering::Relaxed),
         };
+        if let Some(inside) = self.inside.as_mut().filter(|_| self.running.is_some()) {
+            if !(inside.is_ending)() {
+                // As long as the program: it is one of the clients.
+                return Verdict::Stay(None);
+            }
+            // What it has sent goes out; nobody is there to wait for the peers.
+            let first = inside.ending_since.is_none();
+            let since = *inside.ending_since.get_or_insert(now);
+            if first {
+                self.say_farewell();
+            }
+            let flows = self.status.live_flows.load(Ordering::Relaxed);
+            if flows == 0 || now.since(since) >= LAST_WAIT {
+                return Verdict::End;
+            }
+            return Verdict::Stay(Some(now + LAST_LOOK));
+        }
         if self.private && (self.unfit || self.config.is_none()) && seen.clients == 0 {
             return Verdict::End;
         }
@@ -308,6 +384,11 @@ impl Server {
             self.running.as_ref().map(Running::end),
             Some(self.mailbox.news().as_fd()),
             Some(self.desk.bell().as_fd()),
+            // Once is enough: the time is looked at from then on.
+            self.inside
+                .as_ref()
+                .filter(|inside| inside.ending_since.is_none())
+                .map(|inside| inside.end.as_fd()),
         ];
         let first = sources.len();
         sources.extend(own.iter().flatten().map(|fd| source(*fd)));
@@ -327,7 +408,7 @@ impl Server {
             .filter_map(|(ready, rang)| rang.then_some(*ready))
             .collect();
         let mut rest = rang.iter().skip(first).copied();
-        let [listener, way_back, signals, end, news, desk] =
+        let [listener, way_back, signals, end, news, desk, _] =
             own.map(|fd| fd.is_some() && rest.next().unwrap_or(false));
         drop(sources);
         if news {
@@ -366,6 +447,24 @@ impl Server {
             return Ok(Some(End::LcoreLost));
         }
         Ok(None)
+    }
+
+    /// The program is at its end: what it holds ends as after its death. Its other threads still run, and must not see their
+    /// host go: the sockets stay open.
+    fn say_farewell(&mut self) {
+        for place in self.clients.places() {
+            let Some(Client {
+                socket, standing, ..
+            }) = self.clients.remove(place)
+            else {
+                continue;
+            };
+            core::mem::forget(socket);
+            if let Standing::Attached { owner, cell, pid } = standing {
+                self.mailbox.post(Mail::ProcessGone { owner, cell, pid });
+                self.mailbox.post(Mail::Detach { owner });
+            }
+        }
     }
 
     fn next_signal(&self) -> Result<Option<u32>> {
@@ -448,7 +547,12 @@ impl Server {
         };
         match (message.kind, client.standing) {
             (Kind::Hello, Standing::New) => match self.hello(place, &message, descriptors.next()) {
-                Ok(()) => {}
+                Ok(Greeted::Attached) => {}
+                Ok(Greeted::Inline) => {
+                    self.answer(place, &Message::new(Kind::Inline, 0, 0), &[]);
+                    // It needs no host but its own; another program brings its own config.
+                    self.unfit = true;
+                }
                 Err(fault) => {
                     self.refuse(place, &fault);
                     if self.families.iter().all(Option::is_none) {
@@ -467,7 +571,9 @@ impl Server {
                 };
                 self.answer(place, &message, &[]);
             }
-            (Kind::Query, Standing::New) => self.query(place, message.text),
+            (Kind::Query, Standing::New) => {
+                self.query(place, message.text, descriptors.next());
+            }
             (Kind::Open, Standing::Attached { .. }) => match self.open() {
                 Ok(()) => self.answer(place, &Message::new(Kind::Opened, 0, 0), &[]),
                 Err(fault) => {
@@ -509,7 +615,7 @@ impl Server {
 
     /// An lcore that shares its CPU with a client yields.
     pub(super) fn neighbour(&self, process: Option<u32>) {
-        let Some(running) = &self.running else {
+        let Some(running) = self.running.as_ref().filter(|_| self.inside.is_none()) else {
             return;
         };
         let cpus = process.map(|process| lcore::cpus_of(Some(process)));
@@ -535,7 +641,13 @@ impl Server {
             .collect();
         program.sort_unstable();
         program.dedup();
-        let running = launch::start(config, self.private, &program, &self.mailbox, &self.status)
+        let wanted = launch::Wanted {
+            config,
+            private: self.private,
+            program: &program,
+            inside: self.inside.as_ref(),
+        };
+        let running = launch::start(&wanted, &self.mailbox, &self.status)
             .map_err(|text| Fault::new(text, Errno::NODEV))?;
         self.running = Some(running);
         if !self.private {
@@ -567,7 +679,10 @@ impl Server {
             private: self.private,
             config: config.map(|config| config.file.as_str()),
             port: config.map(|config| config.port.to_string()),
-            cpu: running.map(|running| running.cpu().0),
+            cpu: running
+                .filter(|_| self.inside.is_none())
+                .map(|running| running.cpu().0),
+            inline: self.inside.is_some(),
             clients: self.clients.count(),
             families,
             port_stats: running.map(Running::port_stats),
@@ -742,6 +857,14 @@ impl Server {
         self.desk.close();
         self.telemetry = None;
         if let Some(running) = self.running.take() {
+            if self.inside.is_some() {
+                // Whoever is at the loop leaves it within a turn.
+                if !progress::retire() {
+                    crate::error!("inline loop: event=does_not_stop");
+                    core::mem::forget(running);
+                }
+                return;
+            }
             self.mailbox.post(Mail::Stop);
             let mut sources = [source(running.end())];
             let limit = timespec(STOP_WAIT);
@@ -769,6 +892,10 @@ pub(super) fn timespec(span: core::time::Duration) -> Timespec {
 const MESSAGES_MAX: usize = 16;
 /// Messages of a dead client that are served: more than a socket holds.
 const LAST_WORDS_MAX: usize = 1024;
+/// How long a program's end waits for its last bytes and FINs.
+const LAST_WAIT: core::time::Duration = core::time::Duration::from_millis(100);
+/// Between two looks at them.
+const LAST_LOOK: core::time::Duration = core::time::Duration::from_millis(2);
 /// Between two looks at the lcore of a host that serves other users.
 const LCORE_LOOK: core::time::Duration = core::time::Duration::from_secs(1);
 /// How long the lcore may take for its last turn.

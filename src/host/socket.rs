@@ -11,6 +11,7 @@ use rustix::net::{
 
 use crate::channel::message::{DESCRIPTORS_MAX, HEAD_BYTES, Message, TEXT_BYTES};
 use crate::errno::{Errno, Result};
+use crate::ffi::descriptor;
 
 /// A received message with its descriptors.
 #[derive(Debug)]
@@ -42,15 +43,18 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<Option<Received>> {
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut part = [IoSliceMut::new(&mut received.bytes)];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    // The other end of what comes may be a child that is about to be made: it must not inherit this one.
+    let settling = descriptor::settling();
     let message = match rustix::net::recvmsg(socket, &mut part, &mut ancillary, flags) {
         Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
         other => other?,
     };
     for one in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = one {
-            received.descriptors.extend(fds);
+            received.descriptors.extend(fds.map(descriptor::settle));
         }
     }
+    drop(settling);
     if message.bytes == 0 {
         return Err(Errno::CONNRESET);
     }

@@ -19,6 +19,8 @@ pub(super) struct Facts<'a> {
     pub(super) config: Option<&'a str>,
     pub(super) port: Option<String>,
     pub(super) cpu: Option<u32>,
+    /// The program's threads drive.
+    pub(super) inline: bool,
     pub(super) clients: usize,
     pub(super) families: usize,
     pub(super) port_stats: Option<PortStats>,
@@ -41,6 +43,7 @@ pub(super) fn text(facts: &Facts<'_>) -> String {
         "config": facts.config,
         "port": facts.port,
         "cpu": facts.cpu,
+        "progress": if facts.inline { "inline" } else { "dedicated" },
         "clients": facts.clients,
         "families": facts.families,
     });
@@ -94,6 +97,7 @@ mod tests {
             private: true,
             config: Some("/etc/knet/knet_comm.conf"),
             port: Some("knet_unix,path=/x".to_owned()),
+            inline: false,
             cpu: Some(3),
             clients: 1,
             families: 1,

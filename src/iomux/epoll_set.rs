@@ -2,18 +2,19 @@
 //!
 //! The kernel epoll of the same number holds the kernel descriptors and nothing of ours (design D10).
 
-use core::sync::atomic::{AtomicU32, Ordering as PrivateOrdering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering as PrivateOrdering};
 use core::time::Duration;
 
 use super::collect::{Collected, collect};
 use super::nested::{Turn, kernel_events};
 use crate::attach::link::NUMBERS;
 use crate::attach::{Link, Object};
-use crate::channel::cell::{EpollCell, herald};
-use crate::channel::layout::EPOLLS;
+use crate::channel::cell::{EpollCell, herald, process as process_state};
+use crate::channel::layout::{EPOLLS, PROCS};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::ffi::wait::{self, EpollEvent, PollFd, SignalMask};
+use crate::progress::Drive;
 use crate::readiness::event;
 use crate::socket::interest::{self, Interest};
 use crate::socket::state;
@@ -27,7 +28,7 @@ pub mod flag {
     /// Ours: the kernel twin is registered as well, with the same data and events.
     pub const TWIN: u32 = 1 << 27;
     /// EPOLLEXCLUSIVE.
-    pub const EXCLUSIVE: u32 = 1 << 28;
+    pub const EXCLUSIVE: u32 = crate::channel::cell::item::EXCLUSIVE;
     /// EPOLLWAKEUP.
     pub const WAKEUP: u32 = 1 << 29;
     /// EPOLLONESHOT.
@@ -252,7 +253,7 @@ fn make_ready(link: &Link, epoll: u32, object: Object) {
     }
 }
 
-/// Wakes who sleeps on the epoll: this process's at once, others' through the host.
+/// Wakes one of those who sleep on the epoll: this process's at once, others' through the host.
 pub fn wake_sleepers(link: &Link, epoll: u32) {
     crate::readiness::wake_epoll(&link.control, epoll, |slot| waiter::wake(link, slot));
 }
@@ -280,12 +281,21 @@ pub fn wait(
         .map(|timeout| monotonic() + timeout);
     let mut kernel = KernelHalf::Unknown;
     let mut is_last = is_look;
+    let mut drive = Drive::new();
     let mut host_died = false;
     // A loop that never sleeps in here must hear of the host's end too.
     link.look();
     loop {
         // With nothing of ours the sleep asks the kernel, in the call that it makes anyway.
         if is_look || kernel != KernelHalf::Unknown || may_have_ours(link, epoll, cell) {
+            drive.turn_once();
+            if kernel == KernelHalf::Unknown
+                && !is_look
+                && asked(epoll).is_some_and(|asked| drive.is_soon_after(asked))
+            {
+                // Inline the kernel's half is asked once a budget, by the turns as well.
+                kernel = KernelHalf::Soon;
+            }
             let count = gather(link, epoll, cell, kernel_epfd, kernel, events)?;
             if count > 0 {
                 return Ok(count);
@@ -309,7 +319,10 @@ pub fn wait(
         }
         let mut ready = || may_have_ours(link, epoll, cell);
         let watch = Watch::Epoll(epoll);
-        match waiter::sleep(link, watch, &mut fds, deadline, sigmask, &mut ready) {
+        let woken = waiter::sleep(
+            link, watch, &mut fds, deadline, sigmask, &mut ready, &mut drive,
+        );
+        match woken {
             Wake::Ready | Wake::Kernel => {}
             Wake::HostDead => host_died = true,
             Wake::Timeout => is_last = true,
@@ -324,12 +337,21 @@ pub fn wait(
     }
 }
 
+/// When the kernel's half of an epoll was asked last by a wait that drives, in nanoseconds.
+static ASKED: [AtomicU64; EPOLLS as usize] = [const { AtomicU64::new(0) }; EPOLLS as usize];
+
+fn asked(epoll: u32) -> Option<&'static AtomicU64> {
+    ASKED.get(epoll as usize)
+}
+
 /// What is known of the kernel descriptors of an epoll.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KernelHalf {
     Unknown,
     /// It had nothing a moment ago.
     Idle,
+    /// It was asked a moment ago, in another call.
+    Soon,
     Ready,
 }
 
@@ -357,7 +379,7 @@ fn gather(
     let from = notes & cursor::INDEX;
     let asks_kernel = match kernel {
         KernelHalf::Ready => true,
-        KernelHalf::Idle => false,
+        KernelHalf::Idle | KernelHalf::Soon => false,
         KernelHalf::Unknown => cell.kernel_items.load(Ordering::Relaxed) > 0,
     };
     if !asks_kernel {
@@ -471,14 +493,21 @@ pub(super) fn bury_if_needed(link: &Link, epoll: u32, cell: &EpollCell) {
     let Some(ready) = link.control.ready(epoll) else {
         return;
     };
-    for index in 0..link.control.layout().objects {
-        let is_watched = link
-            .control
-            .object(index)
-            .is_some_and(|cell| cell.watch.epolls.has(epoll));
-        if is_watched {
-            ready.set(index);
-        }
+    // Not every cell: looking at one that was never used would give it memory.
+    for process in 0..PROCS {
+        let control = &link.control;
+        let is_there = control
+            .process(process)
+            .is_some_and(|it| it.state.load(Ordering::Acquire) != process_state::FREE);
+        let Some(held) = control.held(process).filter(|_| is_there) else {
+            continue;
+        };
+        held.for_each(|index| {
+            let cell = control.object(index);
+            if cell.is_some_and(|cell| cell.watch.epolls.has(epoll)) {
+                ready.set(index);
+            }
+        });
     }
 }
 

@@ -7,6 +7,7 @@ use super::scratch::Scratch;
 use crate::attach::{Link, Object};
 use crate::errno::{Errno, Result};
 use crate::ffi::wait::{PollFd, SignalMask};
+use crate::progress::Drive;
 use crate::readiness::event;
 use crate::socket::state;
 use crate::time::monotonic;
@@ -99,8 +100,12 @@ pub fn poll(
         fd.events = entry.events;
     }
     let mut wake = None;
+    let mut drive = Drive::new();
     link.look();
     loop {
+        if is_look || entries.iter().any(|entry| entry.found(link) != 0) {
+            drive.turn_once();
+        }
         let is_ready = entries.iter().any(|entry| entry.found(link) != 0);
         if is_look || is_ready || wake.is_some() {
             let theirs = fds.get_mut(OWN..).unwrap_or(&mut []);
@@ -127,7 +132,8 @@ pub fn poll(
         let each = |visit: &mut dyn FnMut(Object)| {
             shared.iter().filter_map(PollEntry::object).for_each(visit);
         };
-        let woken = waiter::sleep(link, Watch::Each(&each), fds, deadline, sigmask, &mut ready);
+        let watch = Watch::Each(&each);
+        let woken = waiter::sleep(link, watch, fds, deadline, sigmask, &mut ready, &mut drive);
         match woken {
             Wake::Interrupted => return Err(Errno::INTR),
             Wake::Failed(error) => return Err(error),

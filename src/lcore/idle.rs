@@ -29,7 +29,7 @@ pub struct IdleConfig {
 
 /// What to do after a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Next {
+pub enum Next {
     /// Another turn at once.
     Turn,
     /// Let others of the CPU run first.

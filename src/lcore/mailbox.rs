@@ -13,7 +13,9 @@ use rustix::io::ReadWriteFlags;
 use super::look::{Look, Seen};
 use super::segments::Segments;
 use super::share::Share;
+use crate::capture::Recorder;
 use crate::errno::{Errno, Result};
+use crate::ffi::descriptor;
 use crate::stack::Owner;
 
 /// What an lcore and its stack count: names and values.
@@ -89,6 +91,11 @@ pub enum Mail {
         /// To whom; there is room for one part.
         to: SyncSender<Seen>,
     },
+    /// What passes the port is captured from now on, in place of an older capture; None = no more.
+    Capture {
+        /// Who copies it.
+        recorder: Option<Box<Recorder>>,
+    },
     /// The MTU of the port's interface has changed.
     Mtu {
         /// Bytes of the largest IP packet.
@@ -122,7 +129,8 @@ impl Mailbox {
     /// # Errors
     /// EMFILE.
     pub fn new() -> Result<Self> {
-        let eventfd = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let eventfd = || rustix::event::eventfd(0, flags).map(descriptor::settle);
         Ok(Self {
             full: AtomicBool::new(false),
             queue: Mutex::new(Vec::new()),

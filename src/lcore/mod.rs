@@ -25,6 +25,7 @@ mod close;
 mod counters;
 mod family;
 mod idle;
+mod latency;
 mod look;
 mod mailbox;
 mod memory;
@@ -42,7 +43,8 @@ mod worker;
 
 pub use affinity::{Placement, cpus_of, place};
 pub use counters::LcoreCounters;
-pub use idle::{IdleConfig, IdlePolicy};
+pub use idle::{IdleConfig, IdlePolicy, Next};
+pub use latency::{Histogram, Latencies};
 pub use look::{Counted, Look, Seen};
 pub use mailbox::{Mail, Mailbox, Report};
 pub use object::{FAMILIES_MAX, Token};

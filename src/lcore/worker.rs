@@ -2,17 +2,20 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::clock::Clock;
 use super::counters::LcoreCounters;
 use super::family::{Family, Shared};
 use super::idle::{self, Idle, IdleConfig, Next};
+use super::latency::Latency;
 use super::look::{Counted, LOOK_PLACES, Look, Seen};
 use super::mailbox::{Mail, Mailbox, Report};
 use super::memory::Memory;
 use super::object::{FAMILIES_MAX, Token};
 use super::payload::packet::{JudgedTx, SharedSent, filter, lock};
+use crate::capture::{self, Closed, Recorder};
 use crate::device::{RxQueue, TxQueue};
 use crate::gpu::{Ends, PacketStage, Pipeline, StreamStage};
 use crate::stack::demux::FlowKey;
@@ -59,6 +62,8 @@ pub struct LcoreStatus {
     pub counters: Arc<LcoreCounters>,
     /// Flows of the stack, those in TIME-WAIT among them.
     pub flows: AtomicUsize,
+    /// Of them, those that can still carry bytes or wait for a FIN.
+    pub live_flows: AtomicUsize,
     ended: Mutex<Vec<Owner>>,
     /// The lcore's thread; 0 = it does not run.
     thread: AtomicU32,
@@ -119,9 +124,14 @@ pub struct Lcore {
     /// Ends of flows that a verdict on a segment has ended.
     resets: Vec<Ends>,
     clock: Clock,
+    latency: Latency,
     idle: Idle,
     somaxconn: u32,
     stopped: bool,
+    /// When a planned sleep began, and how long it was to be at most.
+    resting: Option<(Instant, Option<Duration>)>,
+    /// Sleep behind us that the next turn's clock must know of.
+    slept: Duration,
 }
 
 impl core::fmt::Debug for Lcore {
@@ -157,9 +167,12 @@ impl Lcore {
             packet_tx,
             resets: Vec::new(),
             clock: Clock::new(config.now),
+            latency: Latency::default(),
             idle: Idle::new(config.idle, config.shares_cpu, config.now),
             somaxconn: config.somaxconn,
             stopped: false,
+            resting: None,
+            slept: Duration::ZERO,
         }
     }
 
@@ -175,6 +188,11 @@ impl Lcore {
         if self.clock.advance(real, slept) {
             self.status.counters.time_gaps.raise();
         }
+        let families = &self.families;
+        self.latency.begin(real, slept > Duration::ZERO, |token| {
+            let family = families.get(token.owner.0 as usize)?.as_ref()?;
+            family.position(token.object)
+        });
         let now = self.clock.now();
         let mut work = self.receive(now);
         work += self.commands(now);
@@ -190,6 +208,8 @@ impl Lcore {
         self.status.counters.turns.raise();
         if work == 0 {
             self.status.counters.turns_idle.raise();
+        } else {
+            self.latency.worked();
         }
         work
     }
@@ -264,6 +284,7 @@ impl Lcore {
             memory: &mut self.memory,
             tx: self.tx.as_mut(),
             counters: &self.status.counters,
+            latency: &mut self.latency,
             stage: self.stage.as_mut(),
             somaxconn: self.somaxconn,
         };
@@ -334,19 +355,33 @@ impl Lcore {
                 // As for a report.
                 let _ = to.try_send(self.look(now, at));
             }
+            Mail::Capture { recorder } => self.capture(recorder),
             Mail::Mtu { mtu } => self.stack.set_port_mtu(mtu),
             Mail::Neighbour => self.idle.share(),
             Mail::Stop => self.stopped = true,
         }
     }
 
-    fn look(&self, now: Instant, at: Look) -> Seen {
+    /// Puts a tap in front of the port, or takes it away. Between bursts no buffer is lent.
+    fn capture(&mut self, recorder: Option<Box<Recorder>>) {
+        let rx = core::mem::replace(&mut self.rx, Box::new(Closed));
+        let tx = core::mem::replace(&mut self.tx, Box::new(Closed));
+        let plain = capture::untap((rx, tx));
+        (self.rx, self.tx) = match recorder {
+            Some(recorder) => capture::tap(plain, *recorder),
+            None => plain,
+        };
+    }
+
+    fn look(&mut self, now: Instant, at: Look) -> Seen {
         match at {
             Look::Counters => Seen::Counters(self.count()),
             Look::Flows { from } => Seen::Flows(self.stack.view_flows(now, from, LOOK_PLACES)),
+            Look::Flow { local, remote } => Seen::Flow(self.stack.view_one(now, local, remote)),
             Look::Listeners { from } => {
                 Seen::Listeners(self.stack.view_listeners(from, LOOK_PLACES))
             }
+            Look::Latency => Seen::Latency(self.latency.ask(time::monotonic())),
             Look::Resting { from } => {
                 Seen::Resting(self.stack.view_resting(now, from, LOOK_PLACES))
             }
@@ -372,6 +407,8 @@ impl Lcore {
         self.stack
             .counters()
             .for_each(|name, value| stack.push((name, value)));
+        let gpu = &mut counted.gpu;
+        self.report_stages(&mut |name, value| gpu.push((name, value)));
         counted
     }
 
@@ -383,16 +420,21 @@ impl Lcore {
         let mut add = |name, value| report.push((name, value));
         self.status.counters.for_each(&mut add);
         self.stack.counters().for_each(&mut add);
+        self.report_stages(&mut add);
+        report
+    }
+
+    /// What the payload stages count.
+    fn report_stages(&self, add: &mut impl FnMut(&'static str, u64)) {
         if let Some(stage) = &self.stage {
-            stage.report(&mut add);
+            stage.report(&mut *add);
         }
         if let Some(stage) = &self.packet_rx {
-            stage.report(&mut add);
+            stage.report(&mut *add);
         }
         if let Some(sent) = &self.packet_tx {
-            lock(sent).stage.report(&mut add);
+            lock(sent).stage.report(add);
         }
-        report
     }
 
     /// Tells the programs what became different.
@@ -437,7 +479,9 @@ impl Lcore {
                 self.mailbox.tell();
             }
         }
-        let flows = self.stack.live_flows() + self.stack.resting_flows();
+        let live = self.stack.live_flows();
+        self.status.live_flows.store(live, Ordering::Relaxed);
+        let flows = live + self.stack.resting_flows();
         if flows == 0 && self.status.flows.load(Ordering::Relaxed) != 0 {
             self.status.flows.store(0, Ordering::Relaxed);
             self.mailbox.tell();
@@ -460,7 +504,7 @@ impl Lcore {
         while !self.stopped {
             let work = self.turn(time::monotonic(), slept);
             slept = Duration::ZERO;
-            let can_sleep = self.rx.wait_fd().is_some();
+            let can_sleep = self.rx.wait_fd().is_some() && !self.latency.is_watching();
             match self.idle.next(self.clock.now(), work > 0, can_sleep) {
                 Next::Turn => core::hint::spin_loop(),
                 Next::Yield => rustix::thread::sched_yield(),
@@ -471,26 +515,43 @@ impl Lcore {
 
     /// Sleeps until a frame, a doorbell, a message or a timer; returns how long that was meant to be at most.
     fn sleep(&mut self) -> Duration {
-        self.set_sleeping(true);
-        self.rx.arm(true);
-        // Whoever did something before it saw the flag is seen now.
-        let quiet = self.turn(time::monotonic(), Duration::ZERO) == 0
-            && !self.mailbox.has_mail()
-            && !self.families.iter().flatten().any(Family::is_calling);
         let mut slept = Duration::ZERO;
-        if quiet {
-            self.status.counters.sleeps.raise();
+        if self.fall_asleep(time::monotonic()) {
             slept = self.doze();
         }
-        self.rx.arm(false);
-        self.set_sleeping(false);
+        self.wake_up();
         slept
     }
 
-    fn doze(&self) -> Duration {
+    /// Tells everybody that the loop sleeps, arms the port, and looks once more. False = something came up.
+    fn fall_asleep(&mut self, now: Instant) -> bool {
+        self.set_sleeping(true);
+        self.rx.arm(true);
+        // Whoever did something before it saw the flag is seen now.
+        let slept = core::mem::take(&mut self.slept);
+        let quiet = self.turn(now, slept) == 0
+            && !self.mailbox.has_mail()
+            && !self.families.iter().flatten().any(Family::is_calling);
+        if quiet {
+            self.status.counters.sleeps.raise();
+        }
+        quiet
+    }
+
+    fn wake_up(&mut self) {
+        self.rx.arm(false);
+        self.set_sleeping(false);
+    }
+
+    /// How long there is nothing to do; None = no timer runs.
+    fn rest_limit(&self) -> Option<Duration> {
         let now = self.clock.now();
         let due = [self.stack.next_timer(), self.rx.next_due()];
-        let limit = due.into_iter().flatten().min().map(|due| due.since(now));
+        due.into_iter().flatten().min().map(|due| due.since(now))
+    }
+
+    fn doze(&self) -> Duration {
+        let limit = self.rest_limit();
         let began = time::monotonic();
         match idle::sleep(self.mailbox.wakers(), self.rx.as_ref(), limit) {
             Ok(true) => self.mailbox.drain(),
@@ -506,6 +567,59 @@ impl Lcore {
         for family in self.families.iter().flatten() {
             family.set_sleeping(sleeping);
         }
+    }
+
+    /// The calling thread drives from now on, until [`Lcore::leave`]: with inline progress each thread of the program in turn.
+    pub fn enter(&mut self) {
+        self.rx.enter();
+    }
+
+    /// Undoes [`Lcore::enter`].
+    pub fn leave(&mut self) {
+        self.rx.leave();
+    }
+
+    /// A turn for who drives from outside, and what the idle policy says then.
+    pub fn drive(&mut self, now: Instant) -> (usize, Next) {
+        let slept = core::mem::take(&mut self.slept);
+        let work = self.turn(now, slept);
+        // A port that wants to be polled never lets the loop sleep.
+        let next = self.idle.next(self.clock.now(), work > 0, true);
+        (work, next)
+    }
+
+    /// Prepares a sleep that somebody else takes: the bell's, the mail's and the port's descriptors, and how long at most. None = something
+    /// came up, or the port must be polled. Ends with [`Lcore::end_rest`].
+    pub fn begin_rest(&mut self, now: Instant) -> Option<([i32; 3], Option<Duration>)> {
+        let port = self.rx.wait_fd()?.as_raw_fd();
+        if !self.fall_asleep(now) {
+            self.wake_up();
+            return None;
+        }
+        let limit = self.rest_limit();
+        self.resting = Some((now, limit));
+        let [bell, mail] = self.mailbox.wakers().map(|fd| fd.as_raw_fd());
+        Some(([bell, mail, port], limit))
+    }
+
+    /// The loop is awake.
+    pub fn end_rest(&mut self, now: Instant) {
+        self.wake_up();
+        if let Some((began, limit)) = self.resting.take() {
+            let passed = now.since(began);
+            self.slept = limit.map_or(passed, |limit| limit.min(passed));
+        }
+    }
+
+    /// The bell's or the mail's eventfd was seen.
+    pub fn hear(&self) {
+        self.mailbox.drain();
+    }
+
+    /// Whether [`Mail::Stop`] has come.
+    #[must_use]
+    pub const fn is_stopped(&self) -> bool {
+        self.stopped
     }
 
     /// The loop has ended for good: every program is told and woken.

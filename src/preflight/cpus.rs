@@ -1,13 +1,16 @@
 //! The data plane's CPUs against those that there are.
 
 use super::{Machine, Report};
-use crate::config::{Config, Idle, cpu_list};
+use crate::config::{Config, Idle, Mode, Progress, cpu_list};
 use crate::id::CpuId;
 
 /// Fewer CPUs than this are shared by program, host and kernel.
 const FEW_CPUS: usize = 4;
 
 pub(super) fn check(config: &Config, machine: &Machine, report: &mut Report) {
+    if config.run.progress == Progress::Inline {
+        return inline(config, machine, report);
+    }
     let online = &machine.online_cpus;
     let key = "dpdk.core_list_global";
     for cpu in config.dpdk.cores.iter().flatten() {
@@ -46,6 +49,31 @@ pub(super) fn check(config: &Config, machine: &Machine, report: &mut Report) {
     advise_few(config, machine, report);
 }
 
+/// The program's own threads drive: there is no CPU to be chosen.
+fn inline(config: &Config, machine: &Machine, report: &mut Report) {
+    report.info(
+        "common.progress",
+        "\"inline\": the program's own threads drive the stack while they wait, a helper thread while they compute",
+        "",
+    );
+    if config.dpdk.cores.is_some() {
+        report.info(
+            "dpdk.core_list_global",
+            "has no effect with \"inline\": the CPUs are those of the program",
+            "",
+        );
+    }
+    let count = machine.online_cpus.len();
+    if count >= FEW_CPUS {
+        let what = format!("{count} CPUs: one of them could drive the stack alone");
+        report.info(
+            "machine",
+            what,
+            "\"dedicated\" for programs that compute long between two waits, that fork workers, or of which several share the port",
+        );
+    }
+}
+
 /// Nothing is named: says what will be chosen (design section 4).
 fn chosen(config: &Config, machine: &Machine, report: &mut Report) {
     let cpuset = machine.cpuset_cpus.as_ref().unwrap_or(&machine.online_cpus);
@@ -82,5 +110,10 @@ fn advise_few(config: &Config, machine: &Machine, report: &mut Report) {
         report.warning("common.idle", what, "\"adaptive\"");
     }
     let what = format!("{count} CPUs: the data plane, the program and the kernel share them");
-    report.info("machine", what, "");
+    let advice = if config.mode == Mode::Private {
+        "common.progress \"inline\" needs no CPU for the data plane"
+    } else {
+        ""
+    };
+    report.info("machine", what, advice);
 }

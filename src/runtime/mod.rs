@@ -4,3 +4,4 @@
 //! below knows who wired it.
 
 pub mod host;
+pub mod inline;

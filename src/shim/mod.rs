@@ -9,6 +9,7 @@
 
 mod cvt;
 pub mod descriptor;
+pub mod engine;
 pub mod epoll_ctl;
 pub mod epoll_wait;
 pub mod init;
@@ -16,9 +17,12 @@ mod message;
 pub mod open;
 pub mod option;
 pub mod poll;
+pub mod positional;
 pub mod process;
 pub mod receive;
 pub mod select;
 pub mod send;
 pub mod sendfile;
 pub mod socket;
+pub mod splice;
+pub mod stdio;

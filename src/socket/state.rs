@@ -8,7 +8,8 @@ use crate::channel::sync::{AtomicU64, Ordering};
 use crate::errno::{Errno, Result};
 use crate::ffi::handler;
 use crate::ffi::wait::PollFd;
-use crate::readiness::{self, event};
+use crate::progress::Drive;
+use crate::readiness::{self, News, event};
 use crate::time::{Instant, monotonic};
 use crate::waiter::{self, OWN, Wake, Watch};
 
@@ -32,6 +33,7 @@ pub fn host_just_died(link: &Link, object: Object) -> Result<bool> {
     if link.is_dead() {
         return Ok(false);
     }
+    Drive::new().turn_if_due();
     link.look();
     if link.is_dead() {
         cell(link, object)?;
@@ -127,6 +129,7 @@ pub fn until(
     ready: &mut dyn FnMut() -> bool,
 ) -> Result<()> {
     const POLLIN: i16 = 1;
+    let mut drive = Drive::new();
     loop {
         let mut fds = [PollFd::default(); OWN + 1];
         if let Some(last) = fds.last_mut() {
@@ -140,6 +143,7 @@ pub fn until(
             deadline,
             None,
             ready,
+            &mut drive,
         ) {
             Wake::Ready | Wake::Kernel | Wake::HostDead => return Ok(()),
             Wake::Timeout => return Err(Errno::AGAIN),
@@ -152,5 +156,6 @@ pub fn until(
 
 /// Tells everybody who watches the object that this process has changed it (shutdown, a routed socket).
 pub fn announce(link: &Link, object: Object) {
-    readiness::alert(&link.control, object.index, |slot| waiter::wake(link, slot));
+    let wake = |slot| waiter::wake(link, slot);
+    readiness::alert(&link.control, object.index, News::State, wake);
 }

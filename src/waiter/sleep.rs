@@ -8,11 +8,13 @@ use super::slot::{Slot, write_eventfd};
 use crate::attach::{Link, Object};
 use crate::errno::Errno;
 use crate::ffi::wait::{PollFd, SignalMask, ppoll};
+use crate::progress::{self, Drive, RINGERS};
 use crate::readiness::{self, event};
 use crate::time::{Instant, monotonic};
 
-/// Entries at the start of the slice given to [`sleep`] that are the sleeper's own: its eventfd and the control socket.
-pub const OWN: usize = 2;
+/// Entries at the start of the slice given to [`sleep`] that are the sleeper's own: its eventfd, the control socket, and for
+/// who drives the loop also its bell and its port.
+pub const OWN: usize = 2 + RINGERS + 1;
 
 /// Looks this long before it sleeps, where the host can run at the same time.
 const SPIN: Duration = Duration::from_micros(4);
@@ -94,7 +96,7 @@ pub enum Wake {
     Timeout,
     /// A signal handler ran.
     Interrupted,
-    /// The host is gone since this sleep began, or was gone before and [`DEAD_SLICE`] is over; every object is over, or
+    /// The host is gone since this sleep began, or was gone before and a second is over; every object is over, or
     /// another host's.
     HostDead,
     /// The kernel refused the wait (EINVAL for more descriptors than allowed, ENOMEM).
@@ -104,7 +106,8 @@ pub enum Wake {
 /// Sleeps until `ready` says true, a kernel descriptor of `fds[OWN..]` has events, `deadline` has passed or a signal
 /// handler has run. `ready` is asked at least once.
 ///
-/// A cancellation point. `sigmask` is set as ppoll(2) sets it. None as the deadline waits for ever.
+/// A cancellation point. `sigmask` is set as ppoll(2) sets it. None as the deadline waits for ever. `drive` is the call's:
+/// with inline progress the wait drives the loop, and may still have the token when it returns.
 pub fn sleep(
     link: &Link,
     watch: Watch<'_>,
@@ -112,18 +115,64 @@ pub fn sleep(
     deadline: Option<Instant>,
     sigmask: Option<SignalMask>,
     ready: &mut dyn FnMut() -> bool,
+    drive: &mut Drive,
 ) -> Wake {
-    if spin(deadline, ready) {
+    let woken = sleep_or_drive(link, watch, fds, deadline, sigmask, ready, drive);
+    while progress::must_park() {
+        // A cancellation point as any wait; nothing else ends it.
+        drive.end();
+        let _ = ppoll(&mut [], None, None);
+    }
+    woken
+}
+
+fn sleep_or_drive(
+    link: &Link,
+    watch: Watch<'_>,
+    fds: &mut [PollFd],
+    deadline: Option<Instant>,
+    sigmask: Option<SignalMask>,
+    ready: &mut dyn FnMut() -> bool,
+    drive: &mut Drive,
+) -> Wake {
+    if drive.may_drive() {
+        let mut wait = driven::Wait {
+            link,
+            watch,
+            fds,
+            deadline,
+            sigmask,
+            ready,
+        };
+        if let Some(wake) = wait.run(drive) {
+            return wake;
+        }
+    } else if spin(deadline, ready) {
         COUNTERS.waits_spun.raise();
         return Wake::Ready;
     }
+    sleep_alone(link, watch, fds, deadline, sigmask, ready)
+}
+
+/// Sleeps until somebody else wakes us.
+fn sleep_alone(
+    link: &Link,
+    watch: Watch<'_>,
+    fds: &mut [PollFd],
+    deadline: Option<Instant>,
+    sigmask: Option<SignalMask>,
+    ready: &mut dyn FnMut() -> bool,
+) -> Wake {
     COUNTERS.waits_slept.raise();
     loop {
         let Some(slot) = Slot::take(link) else {
             COUNTERS.waits_sliced_no_slot.raise();
             return sleep_in_slices(link, fds, deadline, sigmask, ready);
         };
-        if let Some(wake) = Sleeping::begin(link, watch, slot).run(fds, deadline, sigmask, ready) {
+        let mut sleeping = Sleeping::begin(link, watch, slot);
+        let wake = sleeping.run(fds, deadline, sigmask, ready);
+        sleeping.is_over = true;
+        if let Some(wake) = wake {
             return wake;
         }
     }
@@ -134,12 +183,19 @@ struct Sleeping<'a> {
     link: &'a Link,
     watch: Watch<'a>,
     slot: Slot<'a>,
+    /// It ended by itself: the thread looks at what it was woken for.
+    is_over: bool,
 }
 
 impl<'a> Sleeping<'a> {
     fn begin(link: &'a Link, watch: Watch<'a>, slot: Slot<'a>) -> Self {
         slot.cell.depth.fetch_add(1, Ordering::Relaxed);
-        Self { link, watch, slot }
+        Self {
+            link,
+            watch,
+            slot,
+            is_over: false,
+        }
     }
 
     /// Returns None when the eventfd was closed behind our back.
@@ -157,8 +213,9 @@ impl<'a> Sleeping<'a> {
             if ready() {
                 return Some(Wake::Ready);
             }
+            let eventfd = self.slot.eventfd;
             let slice = self.link.is_dead().then_some(DEAD_SLICE);
-            let result = wait_once(self.link, self.slot.eventfd, fds, deadline, slice, sigmask);
+            let result = wait_once(self.link, eventfd, NO_LOOP, fds, deadline, slice, sigmask);
             readiness::end_sleep(self.slot.cell);
             let own = fds.first().map_or(0, |own| own.revents);
             if own & POLLNVAL != 0 {
@@ -179,6 +236,11 @@ impl Drop for Sleeping<'_> {
     fn drop(&mut self) {
         readiness::end_sleep(self.slot.cell);
         self.watch.remove(self.link, self.slot.index);
+        if let (false, Watch::Epoll(epoll)) = (self.is_over, self.watch) {
+            // Cancelled: what it may have been woken for is another sleeper's.
+            let wake = |slot| super::slot::wake(self.link, slot);
+            readiness::wake_one_of_epoll(&self.link.control, epoll, wake);
+        }
         // A sleep that we interrupted as a signal handler has lost its flag, its masks and perhaps its wake-up: it must
         // look again.
         if self.slot.cell.depth.fetch_sub(1, Ordering::Relaxed) > 1 {
@@ -187,6 +249,9 @@ impl Drop for Sleeping<'_> {
     }
 }
 
+/// Nothing that wakes a loop.
+const NO_LOOP: [i32; RINGERS + 1] = [-1; RINGERS + 1];
+
 const POLLIN: i16 = 0x001;
 const POLLNVAL: i16 = 0x020;
 
@@ -194,6 +259,7 @@ const POLLNVAL: i16 = 0x020;
 fn wait_once(
     link: &Link,
     eventfd: i32,
+    [bell, mail, port]: [i32; RINGERS + 1],
     fds: &mut [PollFd],
     deadline: Option<Instant>,
     slice: Option<Duration>,
@@ -204,7 +270,13 @@ fn wait_once(
     } else {
         link.control_socket()
     };
-    let own = [(eventfd, POLLIN), (control, 0)];
+    let own = [
+        (eventfd, POLLIN),
+        (control, 0),
+        (bell, POLLIN),
+        (mail, POLLIN),
+        (port, POLLIN),
+    ];
     for (entry, (fd, events)) in fds.iter_mut().zip(own) {
         *entry = PollFd {
             fd,
@@ -263,7 +335,8 @@ fn sleep_in_slices(
         if ready() {
             return Wake::Ready;
         }
-        let result = wait_once(link, -1, fds, deadline, Some(NO_SLOT_SLICE), sigmask);
+        let slice = Some(NO_SLOT_SLICE);
+        let result = wait_once(link, -1, NO_LOOP, fds, deadline, slice, sigmask);
         if let Some(wake) = conclude(link, fds, result, deadline, ready) {
             return wake;
         }
@@ -309,6 +382,8 @@ pub fn look(fds: &mut [PollFd], sigmask: Option<SignalMask>) -> Result<usize, Er
 }
 
 const _: () = assert!(event::IN == POLLIN as u32 && event::NVAL == POLLNVAL as u32);
+
+mod driven;
 
 #[cfg(test)]
 mod tests;

@@ -75,10 +75,13 @@ class Lab:
     """A lab of its own name, so that two test runs side by side do not meet."""
 
     def __init__(self, device="af_packet", **options):
-        self.name = f"t{os.getpid()}"
+        self.name = f"t{os.getpid()}" + f"-{len(_up)}" * bool(_up)
         self.device = device
         self.work = tempfile.mkdtemp(prefix="knet-test-")
         self.processes = []
+        # KNET_TEST_PROGRESS=inline runs any family with the program's own threads at the loop.
+        if "KNET_TEST_PROGRESS" in os.environ:
+            options.setdefault("progress", os.environ["KNET_TEST_PROGRESS"])
         extra = [part for key, value in options.items() for part in (f"--{key}", str(value))]
         _up.append(self)
         self.run("up", "--device", device, *extra)

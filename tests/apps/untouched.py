@@ -11,7 +11,7 @@ import subprocess
 from harness import ROOT, SERVER, Lab, apart, main, wait_for
 
 PORT = 7001
-SOURCE = os.path.join(ROOT, "tests", "c", "waits.c")
+SOURCE = os.path.join(ROOT, "tests", "c", "raw_waits.c")
 NO_EPOLL, NO_URING = "-DEPOLL_WAIT=39", "-DURING_ENTER=39"
 
 

@@ -1,161 +1,131 @@
-/* An echo server of a few connections that waits in one of three ways: by libc's poll, by epoll without libc, or by io_uring
- * without any library. usage: waits ADDRESS PORT poll|epoll|io_uring CONNECTIONS */
+/*
+ * An echo server that counts its waits: `waits ADDRESS PORT THREADS [compute]`. Each thread has an epoll and a listener of
+ * its own at PORT, PORT + 1 ...; with `compute` one more thread computes for a second at a time. A line that begins with
+ * 'C' is answered after a second of computing. At SIGTERM it tells what it counted and exits.
+ */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
-#include <linux/io_uring.h>
-#include <netinet/in.h>
-#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
-static void must(long result, const char *what)
+static const char *address;
+static atomic_ulong waits, echoes, interrupted;
+static volatile sig_atomic_t over;
+
+static void die(const char *what)
 {
-    if (result >= 0) return;
-    printf("%s: %s\n", what, strerror(errno));
-    exit(3);
+	perror(what);
+	exit(1);
 }
 
-/* Past libc, as Rust's linux_raw back ends and Go do it. */
-#define RAW(name, number)                                                                                     \
-    static long name(long a, long b, long c, long d, long e, long f)                                          \
-    {                                                                                                         \
-        long result;                                                                                          \
-        register long r10 __asm__("r10") = d;                                                                 \
-        register long r8 __asm__("r8") = e;                                                                   \
-        register long r9 __asm__("r9") = f;                                                                   \
-        __asm__ volatile("syscall"                                                                            \
-                         : "=a"(result)                                                                       \
-                         : "a"((long)(number)), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)            \
-                         : "rcx", "r11", "memory");                                                           \
-        if (result < 0 && result > -4096) {                                                                   \
-            errno = (int)-result;                                                                             \
-            return -1;                                                                                        \
-        }                                                                                                     \
-        return result;                                                                                        \
-    }
-/* Another number, of getpid, leaves a program without that way of waiting. */
-#ifndef EPOLL_WAIT
-#define EPOLL_WAIT SYS_epoll_pwait
-#endif
-#ifndef URING_ENTER
-#define URING_ENTER SYS_io_uring_enter
-#endif
-RAW(raw_epoll_create, SYS_epoll_create1)
-RAW(raw_epoll_ctl, SYS_epoll_ctl)
-RAW(raw_epoll_wait, EPOLL_WAIT)
-RAW(raw_uring_setup, SYS_io_uring_setup)
-RAW(raw_uring_enter, URING_ENTER)
-
-/* Echoes until the peer ends; `ready` waits until fd can be read. */
-static void echo(int listener, int connections, void (*ready)(int fd))
+static void end(int signal)
 {
-    while (connections-- > 0) {
-        ready(listener);
-        int peer = accept(listener, NULL, NULL);
-        must(peer, "accept");
-        char bytes[4096];
-        long count;
-        while (ready(peer), (count = recv(peer, bytes, sizeof bytes, 0)) > 0) must(send(peer, bytes, (size_t)count, 0), "send");
-        close(peer);
-    }
+	(void)signal;
+	over = 1;
 }
 
-static void by_poll(int fd)
+static void compute(void)
 {
-    struct pollfd entry = {.fd = fd, .events = POLLIN};
-    must(poll(&entry, 1, -1), "poll");
+	struct timespec now, until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec++;
+	do
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	while (!over && (now.tv_sec < until.tv_sec ||
+			 (now.tv_sec == until.tv_sec && now.tv_nsec < until.tv_nsec)));
 }
 
-static void by_epoll(int fd)
+static void *computes(void *unused)
 {
-    struct epoll_event event = {.events = EPOLLIN};
-    long epoll = raw_epoll_create(0, 0, 0, 0, 0, 0);
-    must(epoll, "epoll_create1");
-    must(raw_epoll_ctl(epoll, EPOLL_CTL_ADD, fd, (long)&event, 0, 0), "epoll_ctl");
-    must(raw_epoll_wait(epoll, (long)&event, 1, -1, 0, 8), "epoll_pwait");
-    close((int)epoll);
+	(void)unused;
+	while (!over)
+		compute();
+	return NULL;
 }
 
-static struct ring {
-    long fd;
-    unsigned *tail, *mask, *array, *done_head, *done_mask;
-    struct io_uring_sqe *entries;
-    struct io_uring_cqe *done;
-} ring;
-
-static void make_ring(void)
+static void *serves(void *number)
 {
-    struct io_uring_params how = {0};
-    ring.fd = raw_uring_setup(8, (long)&how, 0, 0, 0, 0);
-    must(ring.fd, "io_uring_setup");
-    int rights = PROT_READ | PROT_WRITE;
-    size_t size = how.sq_off.array + how.sq_entries * sizeof(unsigned);
-    size_t done_size = how.cq_off.cqes + how.cq_entries * sizeof(struct io_uring_cqe);
-    char *queue = mmap(NULL, size, rights, MAP_SHARED, (int)ring.fd, IORING_OFF_SQ_RING);
-    char *done = mmap(NULL, done_size, rights, MAP_SHARED, (int)ring.fd, IORING_OFF_CQ_RING);
-    size = how.sq_entries * sizeof(struct io_uring_sqe);
-    ring.entries = mmap(NULL, size, rights, MAP_SHARED, (int)ring.fd, IORING_OFF_SQES);
-    if (queue == MAP_FAILED || done == MAP_FAILED || ring.entries == MAP_FAILED) must(-1, "mmap");
-    ring.tail = (unsigned *)(queue + how.sq_off.tail);
-    ring.mask = (unsigned *)(queue + how.sq_off.ring_mask);
-    ring.array = (unsigned *)(queue + how.sq_off.array);
-    ring.done_head = (unsigned *)(done + how.cq_off.head);
-    ring.done_mask = (unsigned *)(done + how.cq_off.ring_mask);
-    ring.done = (struct io_uring_cqe *)(done + how.cq_off.cqes);
+	const int one = 1;
+	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons((uint16_t)(long)number)};
+	int listener = socket(AF_INET, SOCK_STREAM, 0);
+	int epoll = epoll_create1(0);
+	struct epoll_event event = {.events = EPOLLIN, .data.fd = listener};
+
+	if (inet_aton(address, &name.sin_addr) == 0 || listener < 0 || epoll < 0)
+		die("socket");
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (bind(listener, (struct sockaddr *)&name, sizeof(name)) != 0 || listen(listener, 64) != 0)
+		die("listen");
+	if (epoll_ctl(epoll, EPOLL_CTL_ADD, listener, &event) != 0)
+		die("epoll_ctl");
+	printf("listening %ld process %d\n", (long)number, (int)getpid());
+	fflush(stdout);
+	while (!over) {
+		int count = epoll_wait(epoll, &event, 1, -1);
+
+		waits++;
+		if (count < 0) {
+			if (errno != EINTR)
+				die("epoll_wait");
+			interrupted++;
+			continue;
+		}
+		if (event.data.fd == listener) {
+			event.data.fd = accept(listener, NULL, NULL);
+			if (event.data.fd < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, event.data.fd, &event) != 0)
+				die("accept");
+			continue;
+		}
+		char bytes[16384];
+		ssize_t got = recv(event.data.fd, bytes, sizeof(bytes), 0);
+
+		if (got <= 0) {
+			close(event.data.fd);
+			continue;
+		}
+		if (bytes[0] == 'C')
+			compute();
+		if (send(event.data.fd, bytes, (size_t)got, MSG_NOSIGNAL) != got)
+			close(event.data.fd);
+		echoes++;
+	}
+	return NULL;
 }
 
-/* One operation from its submission to its end. */
-static long perform(int operation, int fd, void *place, unsigned count)
+int main(int argc, char **argv)
 {
-    unsigned at = *ring.tail & *ring.mask;
-    memset(&ring.entries[at], 0, sizeof ring.entries[at]);
-    ring.entries[at].opcode = (unsigned char)operation;
-    ring.entries[at].fd = fd;
-    ring.entries[at].addr = (unsigned long)place;
-    ring.entries[at].len = count;
-    ring.array[at] = at;
-    __atomic_store_n(ring.tail, *ring.tail + 1, __ATOMIC_RELEASE);
-    must(raw_uring_enter(ring.fd, 1, 1, IORING_ENTER_GETEVENTS, 0, 0), "io_uring_enter");
-    int result = ring.done[*ring.done_head & *ring.done_mask].res;
-    __atomic_store_n(ring.done_head, *ring.done_head + 1, __ATOMIC_RELEASE);
-    errno = result < 0 ? -result : 0;
-    must(result, "io_uring");
-    return result;
-}
+	struct sigaction action = {.sa_handler = end};
+	pthread_t threads[64];
+	long first, count;
 
-static void echo_by_ring(int listener, int connections)
-{
-    make_ring();
-    while (connections-- > 0) {
-        int peer = (int)perform(IORING_OP_ACCEPT, listener, NULL, 0);
-        char bytes[4096];
-        long count;
-        while ((count = perform(IORING_OP_RECV, peer, bytes, sizeof bytes)) > 0) perform(IORING_OP_SEND, peer, bytes, (unsigned)count);
-        close(peer);
-    }
-}
-
-int main(int words, char **word)
-{
-    if (words != 5) return 64;
-    struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons((unsigned short)atoi(word[2]))};
-    inet_pton(AF_INET, word[1], &here.sin_addr);
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1, connections = atoi(word[4]);
-    must(listener, "socket");
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    must(bind(listener, (struct sockaddr *)&here, sizeof here), "bind");
-    must(listen(listener, 16), "listen");
-    puts("listening");
-    if (strcmp(word[3], "io_uring") == 0) echo_by_ring(listener, connections);
-    else echo(listener, connections, strcmp(word[3], "epoll") == 0 ? by_epoll : by_poll);
-    puts("done");
-    return 0;
+	if (argc < 4)
+		return 64;
+	address = argv[1];
+	first = atol(argv[2]);
+	count = atol(argv[3]);
+	sigaction(SIGTERM, &action, NULL);
+	if (count == 1 && argc == 4) {
+		serves((void *)first);
+	} else {
+		for (long at = 0; at < count; at++)
+			pthread_create(&threads[at], NULL, serves, (void *)(first + at));
+		if (argc > 4)
+			pthread_create(&threads[count], NULL, computes, NULL);
+		/* The signal may be another thread's. */
+		while (!over)
+			usleep(10000);
+	}
+	printf("waits %lu echoes %lu interrupted %lu\n", waits, echoes, interrupted);
+	fflush(stdout);
+	exit(0);
 }

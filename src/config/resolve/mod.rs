@@ -232,6 +232,13 @@ impl Cross {
                     .remark("has no effect: \"idle\": \"spin\" never sleeps"),
             );
         }
+        for (field, default) in [(&raw.budget_us, 50), (&raw.inline_grace_us, 200)] {
+            let is_asked = field.at.is_some() && field.value != default;
+            if progress == Progress::Dedicated && is_asked {
+                self.remarks
+                    .push(field.remark("has no effect: only \"progress\": \"inline\" asks for it"));
+            }
+        }
         let run = Run {
             progress,
             idle,

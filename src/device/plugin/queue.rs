@@ -43,6 +43,8 @@ fn enter(table: &Table) {
 pub(super) struct Receive {
     port: Arc<Port>,
     queue: *mut Queue,
+    /// Its threads enter and leave: none is made known to DPDK for good.
+    borrowed: bool,
 }
 
 // SAFETY: the queue's receive calls are made through `&mut self` only; DPDK asks for one thread at a
@@ -67,7 +69,11 @@ impl Drop for Received<'_> {
 impl Receive {
     /// The half of a queue that nobody else has.
     pub(super) fn new(port: Arc<Port>, queue: *mut Queue) -> Self {
-        Self { port, queue }
+        Self {
+            port,
+            queue,
+            borrowed: false,
+        }
     }
 }
 
@@ -81,7 +87,9 @@ fn rx_meta(flags: u16) -> RxMeta {
 
 impl RxQueue for Receive {
     fn rx_burst(&mut self, _now: Instant, deliver: &mut dyn FnMut(&mut [RxFrame<'_>])) -> usize {
-        enter(self.port.table);
+        if !self.borrowed {
+            enter(self.port.table);
+        }
         let mut slots = [Slot::EMPTY; BURST_MAX];
         // SAFETY: the queue is this half's, there is room for SLOTS_MAX slots.
         let count =
@@ -109,6 +117,17 @@ impl RxQueue for Receive {
         }
         drop(received);
         count
+    }
+
+    fn enter(&mut self) {
+        self.borrowed = true;
+        // SAFETY: the port is started.
+        unsafe { (self.port.table.thread_borrow)() };
+    }
+
+    fn leave(&mut self) {
+        // SAFETY: the port is started.
+        unsafe { (self.port.table.thread_return)() };
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {

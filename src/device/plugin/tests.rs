@@ -170,6 +170,8 @@ static TABLE: Table = Table {
     queue,
     thread_enter,
     thread_leave: nothing,
+    thread_borrow: nothing,
+    thread_return: nothing,
     rx_burst,
     free,
     tx_alloc,

@@ -8,6 +8,7 @@ use rustix::event::EventfdFlags;
 
 use crate::device::PortStats;
 use crate::errno::{Errno, Result};
+use crate::ffi::descriptor;
 use crate::lcore::Segments;
 use crate::stack::Owner;
 
@@ -95,7 +96,10 @@ impl Desk {
     pub(in crate::host) fn new() -> Result<Self> {
         Ok(Self {
             asks: Mutex::new(Some(Vec::new())),
-            bell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            bell: descriptor::settle(rustix::event::eventfd(
+                0,
+                EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
+            )?),
         })
     }
 

@@ -8,6 +8,7 @@ use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::errno::Errno;
+use crate::ffi::descriptor;
 use crate::rendezvous;
 
 /// A listening socket; a path of its own goes with it.
@@ -54,6 +55,7 @@ impl Listener {
         let fault = |errno: Errno| format!("{endpoint}: {errno}");
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)
+            .map(descriptor::settle)
             .map_err(fault)?;
         rustix::net::sockopt::set_socket_reuseaddr(&socket, true).map_err(fault)?;
         rustix::net::bind(&socket, &endpoint).map_err(fault)?;
@@ -66,7 +68,9 @@ impl Listener {
         let fault = |errno: Errno| format!("{}: {errno}", path.display());
         let address = SocketAddrUnix::new(path).map_err(fault)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fresh = || rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None);
+        let fresh = || {
+            rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).map(descriptor::settle)
+        };
         let socket = fresh().map_err(fault)?;
         match rustix::net::bind(&socket, &address) {
             Ok(()) => {}
@@ -96,7 +100,7 @@ impl Listener {
     /// A client that waits.
     pub(super) fn accept(&self) -> Option<OwnedFd> {
         match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC) {
-            Ok(socket) => Some(socket),
+            Ok(socket) => Some(descriptor::settle(socket)),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => None,
             Err(errno) => {
                 crate::warn!("event=client_not_accepted errno={errno}");

@@ -23,6 +23,7 @@ use self::persist::Persist;
 use super::{Asker, Place};
 use crate::config::{Config, MetricsAt};
 use crate::errno::Errno;
+use crate::ffi::descriptor;
 use crate::host::server::timespec;
 use crate::{rendezvous, time};
 
@@ -48,6 +49,7 @@ impl Telemetry {
         }
         let stop = told(
             rustix::event::eventfd(0, EventfdFlags::CLOEXEC)
+                .map(descriptor::settle)
                 .map_err(|errno| format!("no descriptor: {errno}")),
         )?;
         let thread = Serving {
