@@ -140,6 +140,7 @@ t0() {
   cargo_tests "unit and architecture tests" 900 \
     cargo test --no-fail-fast --quiet --lib --bins $(integration) -- --show-output
   for file in bad_input preload conformance admin; do script_tests "$file" 600 "tests/apps/$file.py"; done
+  script_tests "admin, the host inside" 600 env KNET_TEST_PROGRESS=inline tests/apps/admin.py
   cargo_tests "model checks (loom)" 600 \
     env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p knet --release --quiet --lib loom_
 }
