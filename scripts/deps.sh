@@ -35,6 +35,10 @@ knet_needs() {
 		test | command rpmbuild | rpm | rpm-build
 		test | command rpmlint | rpmlint | rpmlint
 		test | command dpkg-shlibdeps | dpkg-dev | dpkg-dev
+		test | command qemu-system-x86_64 | qemu-system-x86 | qemu-system-x86-core
+		test | command busybox | busybox-static | busybox
+		test | command cpio | cpio | cpio
+		test | command modprobe | kmod | kmod
 		test | command logrotate | logrotate | logrotate
 		test | command rsyslogd | rsyslog | rsyslog
 		test | command git | git | git-core git
@@ -75,6 +79,7 @@ knet_needs() {
 		varnish | command varnishd | varnish | varnish
 		cpython | file /usr/lib/python3.*/test/test_socket.py /usr/lib64/python3.*/test/test_socket.py | libpython3.13-testsuite libpython3.12-testsuite libpython3.11-testsuite | python3-test
 		untouched | command setcap | libcap2-bin | libcap
+		untouched | command setpriv | util-linux | util-linux
 	NEEDS
 }
 

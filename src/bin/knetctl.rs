@@ -23,6 +23,8 @@ mod generate;
 mod host;
 #[path = "knetctl/latency.rs"]
 mod latency;
+#[path = "knetctl/nic.rs"]
+mod nic;
 #[path = "knetctl/print.rs"]
 mod print;
 #[path = "knetctl/process.rs"]
@@ -60,6 +62,7 @@ struct Arguments {
 #[derive(Subcommand, Debug)]
 enum Command {
     Check(check::Check),
+    Nic(nic::Nic),
     Run(run::Run),
     Status(status::Status),
     Ss(ss::Ss),
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
     match Arguments::try_parse() {
         Ok(Arguments { command }) => match command {
             Command::Check(check) => check.execute(),
+            Command::Nic(nic) => nic.execute(),
             Command::Run(run) => run.execute(),
             Command::Status(status) => status.execute(),
             Command::Ss(ss) => ss.execute(),

@@ -58,8 +58,9 @@ fn number(fd: i32, level: i32, name: i32) -> u32 {
         .unwrap_or(0)
 }
 
-/// A timeval option in microseconds.
-fn micros(fd: i32, name: i32) -> u64 {
+/// A timeval option in microseconds; 0 where the twin does not say.
+#[must_use]
+pub fn micros(fd: i32, name: i32) -> u64 {
     let mut bytes = [0; 16];
     if sockopt::read(fd, sockopt::SOCKET, name, &mut bytes) != Ok(16) {
         return 0;

@@ -16,7 +16,7 @@ use crate::channel::sync::Ordering;
 use crate::device::TxQueue;
 use crate::errno::Errno;
 use crate::gpu::StreamStage;
-use crate::readiness;
+use crate::readiness::{self, News};
 use crate::stack::{Owner, Stack};
 use crate::time::Instant;
 
@@ -329,8 +329,26 @@ impl<'a> Work<'a> {
 
     /// Tells everybody who watches `object` that it changed.
     pub(super) fn alert(&mut self, object: u32) {
+        self.alert_of(object, News::State);
+    }
+
+    /// As [`Self::alert`], to those whom the news concern.
+    pub(super) fn alert_of(&mut self, object: u32, news: News) {
         let wakes = &mut *self.wakes;
-        readiness::alert(&self.segments.control, object, |slot| wakes.push(slot));
+        let wake = |slot| wakes.push(slot);
+        readiness::alert(&self.segments.control, object, news, wake);
+    }
+
+    /// Tells those who watch `object` once more.
+    pub(super) fn remind(&mut self, object: u32) {
+        let wakes = &mut *self.wakes;
+        readiness::remind(&self.segments.control, object, |slot| wakes.push(slot));
+    }
+
+    /// Wakes somebody who sleeps on `epoll`.
+    pub(super) fn wake_epoll(&mut self, epoll: u32) {
+        let wakes = &mut *self.wakes;
+        readiness::wake_epoll(&self.segments.control, epoll, |slot| wakes.push(slot));
     }
 
     /// Whether some process of the family holds `object`.

@@ -144,6 +144,51 @@ fn bulk(faults: FaultConfig) {
     assert_eq!(echoed, data);
 }
 
+/// KiB that a memfd holds.
+fn held(fd: &std::os::fd::OwnedFd) -> i64 {
+    rustix::fs::fstat(fd).unwrap().st_blocks / 2
+}
+
+#[test]
+fn an_idle_connection_gives_its_pages_back_and_goes_on() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let (out, into) = lab.connect(listener);
+    let before = (
+        held(lab.server.segments.receive_fd()),
+        held(lab.server.segments.control_fd()),
+    );
+    for round in 0..3_u8 {
+        let words = vec![round; 1_024];
+        // A writer that cannot grow its ring asks for room; one that can puts memory there itself.
+        if lab.client.program.send(out, &words) == 0 {
+            lab.until(1, |lab| lab.client.program.bits(out) & event::OUT != 0);
+            assert_eq!(lab.client.program.send(out, &words), 1_024);
+        }
+        lab.until(1, |lab| lab.server.program.bits(into) & event::IN != 0);
+        assert_eq!(lab.server.program.recv(into, 2_000), words);
+        let cell = lab.server.program.cell(into);
+        if cell.host.tx_backed.load(Ordering::Relaxed) == 0 {
+            assert_ne!(lab.server.program.bits(into) & event::OUT, 0);
+            assert!(lab.server.program.control.tx_populate(into, 8_192));
+            cell.write.tx_grown.store(8_192, Ordering::Release);
+        }
+        assert_eq!(lab.server.program.send(into, &words), 1_024);
+        lab.until(1, |lab| lab.client.program.bits(out) & event::IN != 0);
+        assert_eq!(lab.client.program.recv(out, 2_000), words);
+        lab.turns(40_000);
+        for (host, object) in [(&lab.server, into), (&lab.client, out)] {
+            let cell = host.program.cell(object);
+            assert_eq!(cell.host.tx_backed.load(Ordering::Relaxed), 0, "{object}");
+        }
+        let after = (
+            held(lab.server.segments.receive_fd()),
+            held(lab.server.segments.control_fd()),
+        );
+        assert_eq!(after, (before.0 - 4, before.1 - 4), "a page of each ring");
+    }
+}
+
 #[test]
 fn a_kicked_slot_is_woken_and_one_without_a_descriptor_later() {
     let mut lab = Lab::new();

@@ -12,10 +12,13 @@ use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespe
 
 use super::socket::is_nonblocking;
 use super::{cvt, message};
+use crate::channel::cell::kind;
+use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::fd::inflight::InFlight;
 use crate::fd::{Socket, accelerated};
 use crate::ffi::real;
+use crate::socket::state;
 use crate::socket::stream::{self, RecvFlags};
 
 /// Receives into `parts`.
@@ -25,6 +28,11 @@ pub(super) fn receive(socket: Socket, parts: &mut [IoSliceMut<'_>], flags: c_int
         return Err(Errno::AGAIN);
     }
     if flags & libc::MSG_OOB != 0 {
+        // A listener first (tcp_recvmsg_locked).
+        let cell = state::cell(socket.link, socket.object)?;
+        if cell.host.kind.load(Ordering::Acquire) == kind::LISTENER {
+            return Err(Errno::NOTCONN);
+        }
         // DEVIATION: there is no urgent data; tcp(7) gives EINVAL when none is pending.
         return Err(Errno::INVAL);
     }
@@ -230,12 +238,18 @@ unsafe fn receive_message(socket: Socket, message: *mut msghdr, flags: c_int) ->
     if head.msg_iovlen > cvt::PARTS_MAX {
         return Err(Errno::MSGSIZE);
     }
-    let receive = |rooms: &mut [IoSliceMut<'_>]| receive(socket, rooms, flags);
+    let receive = |rooms: &mut [IoSliceMut<'_>]| {
+        if rooms.iter().all(|room| room.is_empty()) {
+            return receive_nowhere(socket, 0, flags);
+        }
+        receive(socket, rooms, flags)
+    };
     // SAFETY: as the caller promises.
     let count = unsafe { cvt::with_rooms(head.msg_iov, head.msg_iovlen, receive) }?;
     head.msg_namelen = 0;
     head.msg_controllen = 0;
-    head.msg_flags = 0;
+    // Linux hands this one back (____sys_recvmsg).
+    head.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
     // SAFETY: writable as the caller promises.
     unsafe { message.write_unaligned(head) };
     Ok(count)
@@ -276,6 +290,13 @@ pub unsafe fn recvmmsg(
         // SAFETY: the caller's arguments, unchanged.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     };
+    // A pending error comes before any bytes (do_recvmmsg).
+    if flags & libc::MSG_ERRQUEUE == 0 {
+        let error = state::cell(socket.link, socket.object).map(state::take_error);
+        if let Err(error) | Ok(Some(error)) = error {
+            return cvt::number(Err(error));
+        }
+    }
     let mut first = true;
     let receive = |message: *mut msghdr| {
         let wait = first || (flags & libc::MSG_WAITFORONE == 0 && timeout.is_null());

@@ -91,9 +91,14 @@ impl Fake {
     }
 
     pub(crate) fn alert(&self, object: Object) {
-        readiness::alert(&self.link.control, object.index, |slot| {
-            waiter::wake(self.link, slot);
-        });
+        readiness::alert(
+            &self.link.control,
+            object.index,
+            readiness::News::State,
+            |slot| {
+                waiter::wake(self.link, slot);
+            },
+        );
     }
 
     fn write(&self, index: u32, at: u64, bytes: &[u8]) {

@@ -144,7 +144,7 @@ impl Stack {
             in_flight: ahead(snd_una(cold), hot.track.snd_nxt),
             segments: cold.meter.segments,
             silent: cold.watchdog.since_heard(now),
-            ring: (cold.meter.capacity, cold.meter.backed),
+            ring: (cold.meter.capacity as usize, cold.meter.backed as usize),
             mtu: self.interfaces.mtu(cold.mtu_class),
             window: (cold.meter.window, cold.meter.shift),
             first: (cold.meter.iss, hot.track.irs),
