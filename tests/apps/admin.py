@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+import tempfile
 import termios
 import time
 
@@ -391,6 +392,43 @@ def top_on_a_terminal(admin):
     os.close(slave)
 
 
+def others_may_ask_a_service_for_numbers_and_not_for_payloads(admin):
+    if os.getuid() != 0:
+        return "needs root to be somebody else"
+    folder = tempfile.mkdtemp(prefix="knet-service-")
+    os.chmod(folder, 0o755)
+    conf, path = os.path.join(folder, "conf"), os.path.join(folder, "knetd.sock")
+    with open(conf, "w", encoding="ascii") as file:
+        file.write(f'{{"interface": {{"vdevs": ["knet_unix,path={folder}/wire"], "ip": "10.77.1.1"}}, "common": {{"mode": 1}}}}')
+    # A copy: the build folder may be closed to others.
+    tool = os.path.join(folder, "knetctl")
+    shutil.copy(KNETCTL, tool)
+    host = subprocess.Popen(
+        [os.path.join(BUILD, "knetd"), "--conf", conf, "--socket", path], stderr=subprocess.DEVNULL,
+        env={**os.environ, "KNET_RUN_DIR": folder},
+    )
+    host.log = os.devnull
+    admin.lab.processes.append(host)
+    wait_for("it listens", lambda: os.path.exists(path))
+    # As for a member of the group that the socket belongs to.
+    os.chmod(path, 0o666)
+
+    def ask(*words, **options):
+        return subprocess.run([tool, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30, check=False, **options)
+
+    other = {"user": 65534, "group": 65534, "extra_groups": []}
+    numbers = ask("status", "--socket", path, "--json", **other)
+    assert numbers.returncode == 0 and json.loads(numbers.stdout)[0]["private"] is False, numbers
+    words = ("capture", "--socket", path, "-w", "/dev/null", "-c", "1")
+    payloads = ask(*words, **other)
+    assert payloads.returncode == 69 and "only root and the host's own user" in payloads.stdout, payloads
+    ours = ask(*words[:-2], "-d", "1")
+    assert ours.returncode == 0 and "frames captured" in ours.stdout, ours
+    admin.lab.end(host)
+    shutil.rmtree(folder)
+    return None
+
+
 def trace_tells_what_happens_to_a_connection(admin):
     script = f"""import socket, sys
 s = socket.create_connection(("{SERVER}", {PORT}))
@@ -457,6 +495,7 @@ CASES = [
     tshark_reads_a_capture_and_agrees_with_the_counters,
     capture_filters_cuts_and_ends,
     capture_loses_frames_and_not_traffic_when_the_disk_is_slow,
+    others_may_ask_a_service_for_numbers_and_not_for_payloads,
     trace_tells_what_happens_to_a_connection,
     collect_gathers_what_helps_and_nothing_secret,
 ]
