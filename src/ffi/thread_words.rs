@@ -1,4 +1,4 @@
-//! Four words of the calling thread in initial-exec TLS: two instructions to reach, safe in a signal handler.
+//! Some words of the calling thread in initial-exec TLS: two instructions to reach, safe in a signal handler.
 //!
 //! # Safety
 //! The words are plain atomics of one thread in zero-initialised static TLS; their address is formed by the
@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Role of a thread of the program's.
 pub const PROGRAM: u32 = 0;
@@ -27,7 +27,13 @@ pub struct ThreadWords {
     pub slot: AtomicU32,
     /// What the thread is: [`PROGRAM`], [`ENGINE`] or [`DRIVER`].
     pub role: AtomicU32,
+    /// Lowest address of its stack; 0 = not asked.
+    pub stack_low: AtomicU64,
+    /// The address behind its stack.
+    pub stack_end: AtomicU64,
 }
+
+const _: () = assert!(size_of::<ThreadWords>() == 32);
 
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
@@ -35,9 +41,9 @@ core::arch::global_asm!(
     ".hidden knet_thread_words",
     ".globl knet_thread_words",
     ".type knet_thread_words,@object",
-    ".size knet_thread_words,16",
+    ".size knet_thread_words,32",
     ".align 8",
-    "knet_thread_words: .zero 16",
+    "knet_thread_words: .zero 32",
     ".previous",
 );
 
@@ -66,6 +72,8 @@ fn place() -> *const ThreadWords {
                 id: AtomicU32::new(0),
                 slot: AtomicU32::new(0),
                 role: AtomicU32::new(0),
+                stack_low: AtomicU64::new(0),
+                stack_end: AtomicU64::new(0),
             }
         };
     }
@@ -76,7 +84,7 @@ fn place() -> *const ThreadWords {
 #[inline]
 pub fn with<T>(use_them: impl FnOnce(&ThreadWords) -> T) -> T {
     let place = place();
-    // SAFETY: 16 zeroed (or const-initialised) and aligned bytes without a destructor, which live as long as the thread;
+    // SAFETY: 32 zeroed (or const-initialised) and aligned bytes without a destructor, which live as long as the thread;
     // the borrow ends with this call.
     use_them(unsafe { &*place })
 }
