@@ -397,7 +397,7 @@ int knet_wait_fd(struct knet_queue *q)
 {
 	if (q->socket >= 0)
 		return q->socket;
-	if (q->epoll < 0 && q->interrupt && (q->looks++ & 0xfff) == 0)
+	if (q->epoll < 0 && q->interrupt && (q->looks++ & 0x3f) == 0)
 		(void)knet_queue_use_interrupt(q);
 	return q->epoll;
 }

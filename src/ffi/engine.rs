@@ -7,6 +7,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
+use core::sync::atomic::Ordering;
 
 use super::real;
 use super::{signals, thread_words};
@@ -42,9 +43,7 @@ extern "C-unwind" fn run(body: *mut c_void) -> *mut c_void {
 
 fn mark() {
     thread_words::with(|words| {
-        words
-            .role
-            .store(thread_words::ENGINE, core::sync::atomic::Ordering::Relaxed);
+        words.role.store(thread_words::ENGINE, Ordering::Relaxed);
     });
 }
 
@@ -84,6 +83,47 @@ extern "C-unwind" fn run_inherited(record: *mut c_void) -> *mut c_void {
     start(argument)
 }
 
+/// Whether the calling thread has `bytes` of stack left. No for a stack that is not the thread's own (a coroutine's), of which
+/// nobody can tell.
+#[must_use]
+pub fn has_stack(bytes: u64) -> bool {
+    let here = 0_u8;
+    let at = (&raw const here).addr() as u64;
+    thread_words::with(|words| {
+        if words.stack_end.load(Ordering::Relaxed) == 0 {
+            let (low, end) = stack();
+            words.stack_low.store(low, Ordering::Relaxed);
+            words.stack_end.store(end, Ordering::Relaxed);
+        }
+        let low = words.stack_low.load(Ordering::Relaxed);
+        let end = words.stack_end.load(Ordering::Relaxed);
+        at < end && at >= low.saturating_add(bytes)
+    })
+}
+
+/// The calling thread's stack; (0, 1) when it cannot be told.
+fn stack() -> (u64, u64) {
+    // SAFETY: plain data that the next call fills.
+    let mut attributes: libc::pthread_attr_t = unsafe { core::mem::zeroed() };
+    // SAFETY: no arguments.
+    let me = unsafe { libc::pthread_self() };
+    // SAFETY: this thread, and a place on this frame.
+    if unsafe { libc::pthread_getattr_np(me, &raw mut attributes) } != 0 {
+        return (0, 1);
+    }
+    let (mut low, mut size) = (ptr::null_mut(), 0);
+    // SAFETY: filled above; two places on this frame.
+    let told =
+        unsafe { libc::pthread_attr_getstack(&raw const attributes, &raw mut low, &raw mut size) };
+    // SAFETY: filled above, not used any more.
+    unsafe { libc::pthread_attr_destroy(&raw mut attributes) };
+    if told != 0 {
+        return (0, 1);
+    }
+    let low = low.addr() as u64;
+    (low, low.saturating_add(size as u64))
+}
+
 /// Takes the loader's lock and gives it back. Who holds it waits for no thread of ours.
 pub fn pass_loader() {
     // SAFETY: a terminated name; an object that is there already is only counted.
@@ -98,4 +138,23 @@ pub fn pass_loader() {
 pub fn at_exit(last: extern "C" fn()) -> bool {
     // SAFETY: a function that lives as long as this object, which is never unloaded.
     unsafe { libc::atexit(last) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_knows_how_much_stack_it_has() {
+        let of = |bytes: usize| {
+            std::thread::Builder::new()
+                .stack_size(bytes)
+                .spawn(|| (has_stack(16 << 10), has_stack(1 << 20)))
+                .unwrap()
+                .join()
+                .unwrap()
+        };
+        assert_eq!(of(64 << 10), (true, false));
+        assert_eq!(of(4 << 20), (true, true));
+    }
 }

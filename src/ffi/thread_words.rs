@@ -1,4 +1,4 @@
-//! Five words of the calling thread in initial-exec TLS: two instructions to reach, safe in a signal handler.
+//! Some words of the calling thread in initial-exec TLS: two instructions to reach, safe in a signal handler.
 //!
 //! # Safety
 //! The words are plain atomics of one thread in zero-initialised static TLS; their address is formed by the
@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Role of a thread of the program's.
 pub const PROGRAM: u32 = 0;
@@ -30,9 +30,13 @@ pub struct ThreadWords {
     /// Calls of the thread that hold their object.
     pub calls: AtomicU32,
     _pad: AtomicU32,
+    /// Lowest address of its stack; 0 = not asked.
+    pub stack_low: AtomicU64,
+    /// The address behind its stack.
+    pub stack_end: AtomicU64,
 }
 
-const _: () = assert!(size_of::<ThreadWords>() == 24);
+const _: () = assert!(size_of::<ThreadWords>() == 40);
 
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
@@ -40,9 +44,9 @@ core::arch::global_asm!(
     ".hidden knet_thread_words",
     ".globl knet_thread_words",
     ".type knet_thread_words,@object",
-    ".size knet_thread_words,24",
+    ".size knet_thread_words,40",
     ".align 8",
-    "knet_thread_words: .zero 24",
+    "knet_thread_words: .zero 40",
     ".previous",
 );
 
@@ -73,6 +77,8 @@ fn place() -> *const ThreadWords {
                 role: AtomicU32::new(0),
                 calls: AtomicU32::new(0),
                 _pad: AtomicU32::new(0),
+                stack_low: AtomicU64::new(0),
+                stack_end: AtomicU64::new(0),
             }
         };
     }
@@ -83,7 +89,7 @@ fn place() -> *const ThreadWords {
 #[inline]
 pub fn with<T>(use_them: impl FnOnce(&ThreadWords) -> T) -> T {
     let place = place();
-    // SAFETY: 24 zeroed (or const-initialised) and aligned bytes without a destructor, which live as long as the thread;
+    // SAFETY: 40 zeroed (or const-initialised) and aligned bytes without a destructor, which live as long as the thread;
     // the borrow ends with this call.
     use_them(unsafe { &*place })
 }

@@ -583,23 +583,26 @@ impl Lcore {
     pub fn drive(&mut self, now: Instant) -> (usize, Next) {
         let slept = core::mem::take(&mut self.slept);
         let work = self.turn(now, slept);
-        // A port that wants to be polled never lets the loop sleep.
         let next = self.idle.next(self.clock.now(), work > 0, true);
         (work, next)
     }
 
     /// Prepares a sleep that somebody else takes: the bell's, the mail's and the port's descriptors, and how long at most. None = something
-    /// came up, or the port must be polled. Ends with [`Lcore::end_rest`].
+    /// came up. Ends with [`Lcore::end_rest`].
     pub fn begin_rest(&mut self, now: Instant) -> Option<([i32; 3], Option<Duration>)> {
-        let port = self.rx.wait_fd()?.as_raw_fd();
+        let port = self.rx.wait_fd().map(|fd| fd.as_raw_fd());
         if !self.fall_asleep(now) {
             self.wake_up();
             return None;
         }
-        let limit = self.rest_limit();
+        let mut limit = self.rest_limit();
+        if port.is_none() {
+            // vhost before its peer is there, which is looked for.
+            limit = Some(limit.map_or(NO_PORT_SLICE, |limit| limit.min(NO_PORT_SLICE)));
+        }
         self.resting = Some((now, limit));
         let [bell, mail] = self.mailbox.wakers().map(|fd| fd.as_raw_fd());
-        Some(([bell, mail, port], limit))
+        Some(([bell, mail, port.unwrap_or(-1)], limit))
     }
 
     /// The loop is awake.
@@ -630,5 +633,7 @@ impl Lcore {
     }
 }
 
+/// How long who drives from outside sleeps where the port has no descriptor to wait on.
+const NO_PORT_SLICE: Duration = Duration::from_millis(1);
 /// Changes between two turns that need no allocation.
 const CHANGES_EXPECTED: usize = 256;

@@ -16,6 +16,8 @@ use crate::time::monotonic;
 /// Between two looks while a thread of the program sleeps on the port.
 pub(super) const LOST: Duration = Duration::from_millis(250);
 
+/// Looks in a row that found somebody driving, before the helper looks seldom.
+const FRESH: u32 = 4;
 /// Empty turns before the helper sleeps: it works on a CPU that the program needs.
 const EMPTY_TURNS: u32 = 2;
 
@@ -25,13 +27,20 @@ pub(super) fn body() {
     }
     let me = thread::id();
     HELPER.store(me, Ordering::Relaxed);
+    let mut fresh = 0;
     loop {
         place::wait_timer();
         if place::is_over() {
             return;
         }
         let due = if WORDS.helper_paces() {
-            monotonic().since(place::stamped()) >= place::grace()
+            let due = monotonic().since(place::stamped()) >= place::grace();
+            fresh = if due { 0 } else { fresh + 1 };
+            if fresh == FRESH {
+                fresh = 0;
+                place::look_seldom();
+            }
+            due
         } else {
             is_lost()
         };

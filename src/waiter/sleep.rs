@@ -8,7 +8,7 @@ use super::slot::{Slot, write_eventfd};
 use crate::attach::{Link, Object};
 use crate::errno::Errno;
 use crate::ffi::wait::{PollFd, SignalMask, ppoll};
-use crate::progress::{self, Drive, RINGERS};
+use crate::progress::{self, Drive, RINGERS, Waiting};
 use crate::readiness::{self, event};
 use crate::time::{Instant, monotonic};
 
@@ -164,6 +164,7 @@ fn sleep_alone(
     ready: &mut dyn FnMut() -> bool,
 ) -> Wake {
     COUNTERS.waits_slept.raise();
+    let _waiting = Waiting::begin();
     loop {
         let Some(slot) = Slot::take(link) else {
             COUNTERS.waits_sliced_no_slot.raise();

@@ -241,13 +241,8 @@ if how == "daemon":
     if os.fork() != 0:
         os._exit(0)
     os.setsid()
-    try:
-        serve()
-    except OSError as error:
-        os.write(1, b"the child lives: %s\n" % str(error).encode())
-    s = socket.socket()
-    s.close()
-    os.write(1, b"the child ends\n")
+    os.write(1, b"child %d\n" % os.getpid())
+    serve()
 """
 
 
@@ -267,13 +262,20 @@ def forked_workers_serve(inline):
     server.wait(10)
 
 
-def a_parent_that_exits_takes_its_sockets_along(inline):
-    """As documented: the stack lives in the parent. The child is told, by an error and a line, and lives."""
+def a_daemon_listens_again(inline):
+    """As documented: the stack lived in the parent, which exits. The child's listener is taken over by a host that it starts."""
     server = inline.lab.start("server", "python3", "-c", CHILDREN, SERVER, str(PORT), "daemon", log="daemon")
     server.wait(15)
-    wait_for("the child ends", lambda: "the child ends" in log_of(server), 10)
-    assert "the child lives" in log_of(server), log_of(server)
+    wait_for("it listens again", lambda: "is listened on again" in log_of(server), 20)
+    peer = inline.lab.connect(PORT)
+    echo(peer, b"served by a private host")
     assert log_of(server).count("has gone") == 1, log_of(server)
+    assert inline.lab.stats().get("flows_accepted", 0) >= 1
+    peer.close()
+    child = int(re.search(r"child (\d+)", log_of(server)).group(1))
+    os.kill(child, signal.SIGTERM)
+    # The host that it has started gives way to the next program's.
+    wait_for("it is gone", lambda: not os.path.exists(f"/proc/{child}"), 10)
 
 
 CLOSES = r"""
@@ -426,7 +428,7 @@ def system_calls_of_a_wait(inline):
 CASES = [
     no_host_but_the_program, a_signal_ends_a_wait_and_the_peer_is_told, a_computing_program_acknowledges,
     eight_threads_and_one_that_computes, idle_costs_nothing, forked_workers_serve,
-    a_parent_that_exits_takes_its_sockets_along, a_program_that_closes_everything, kill_9_and_restart,
+    a_daemon_listens_again, a_program_that_closes_everything, kill_9_and_restart,
     redis_over_vhost, system_calls_of_a_wait,
 ]
 

@@ -353,7 +353,13 @@ fn free_pages(kilobytes: &str) -> usize {
 /// RLIMIT_FSIZE below what EAL maps: `ftruncate` of its memory file would raise SIGXFSZ.
 pub(super) fn raise_limits(config: &PluginConfig, hugepages: bool) -> Result<(), DeviceError> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    for resource in [Resource::Memlock, Resource::Fsize] {
+    // What a program may write to its files is its own affair.
+    let ours: &[Resource] = if config.own_process {
+        &[Resource::Memlock, Resource::Fsize]
+    } else {
+        &[Resource::Memlock]
+    };
+    for &resource in ours {
         let limit = getrlimit(resource);
         let raised = Rlimit {
             current: limit.maximum,
