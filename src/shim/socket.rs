@@ -347,7 +347,7 @@ fn take(fd: c_int, socket: Socket, flags: c_int) -> Result<Taken> {
             return Ok(taken);
         }
         if nonblocking {
-            if state::host_just_died(link, object)? {
+            if state::look_again(link, object)? {
                 continue;
             }
             return Err(Errno::AGAIN);

@@ -25,20 +25,24 @@ pub fn cell(link: &Link, object: Object) -> Result<&ObjectCell> {
     Ok(cell)
 }
 
-/// Whether the host turns out to be gone now; for a call that finds nothing to do and does not sleep.
+/// Whether a call that finds nothing to do and does not sleep looks once more: the host turns out to be gone now, or with inline
+/// progress the loop has just turned.
 ///
 /// # Errors
 /// As [`cell`].
-pub fn host_just_died(link: &Link, object: Object) -> Result<bool> {
+pub fn look_again(link: &Link, object: Object) -> Result<bool> {
     if link.is_dead() {
         return Ok(false);
     }
-    Drive::new().turn_if_due();
+    let mut drive = Drive::new();
+    drive.turn_if_due();
+    let turned = drive.has_turned();
+    drop(drive);
     link.look();
     if link.is_dead() {
         cell(link, object)?;
     }
-    Ok(link.is_dead())
+    Ok(turned || link.is_dead())
 }
 
 /// The host is gone: the object is over, and its first user in any process gets ECONNRESET. A listener is not over: it has

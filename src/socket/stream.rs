@@ -113,7 +113,7 @@ pub fn recv(
                 return Ok(0);
             }
             if nonblocking {
-                if state::host_just_died(link, object)? {
+                if state::look_again(link, object)? {
                     continue;
                 }
                 return Err(Errno::AGAIN);
@@ -288,7 +288,7 @@ pub fn send(
             }
         }
         if nonblocking {
-            if done == 0 && state::host_just_died(link, object)? {
+            if done == 0 && state::look_again(link, object)? {
                 continue;
             }
             // Also behind a short write, as Linux marks SOCK_NOSPACE: an edge-triggered caller does not ask again before
