@@ -10,7 +10,7 @@ use core::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::link::{self, Link, link};
-use super::{ATTACH, PLACING, pending};
+use super::{ATTACH, PLACING, pending, transit};
 use crate::channel::cell::process;
 use crate::channel::layout::PROCS;
 use crate::channel::message::{Kind, Message};
@@ -44,7 +44,7 @@ pub fn prepare() {
     let Some(link) = link().filter(|link| !link.is_dead()) else {
         return;
     };
-    match reserve(link) {
+    match reserve(link, fill, None) {
         Ok((cell, socket)) => {
             CHILD_CELL.store(cell, Ordering::Relaxed);
             CHILD_SOCKET.store(socket, Ordering::Relaxed);
@@ -103,9 +103,13 @@ fn unlock() {
     }
 }
 
-/// Takes a free cell for the child and tells the host.
-fn reserve(link: &Link) -> Result<(u32, i32)> {
-    let mine = link.process();
+/// Takes a free cell for a child (or a socket in transit), lets `fill` give it what it holds, and tells the host. The cell, and
+/// the socket that speaks for it, on which `greeting` waits.
+pub(super) fn reserve(
+    link: &Link,
+    fill: impl FnOnce(&Link, u32) -> Result<()>,
+    greeting: Option<&Message<'_>>,
+) -> Result<(u32, i32)> {
     let number = (0..PROCS)
         .find(|number| {
             link.control.process(*number).is_some_and(|cell| {
@@ -120,7 +124,7 @@ fn reserve(link: &Link) -> Result<(u32, i32)> {
             })
         })
         .ok_or(Errno::AGAIN)?;
-    let sent = fill(link, mine, number).and_then(|()| introduce(link, number));
+    let sent = fill(link, number).and_then(|()| introduce(link, number, greeting));
     if sent.is_err()
         && let Some(cell) = link.control.process(number)
     {
@@ -130,7 +134,8 @@ fn reserve(link: &Link) -> Result<(u32, i32)> {
     sent.map(|socket| (number, socket))
 }
 
-fn fill(link: &Link, mine: u32, number: u32) -> Result<()> {
+fn fill(link: &Link, number: u32) -> Result<()> {
+    let mine = link.process();
     let parent = link.control.process(mine).ok_or(Errno::PROTO)?;
     let cell = link.control.process(number).ok_or(Errno::PROTO)?;
     cell.pid.store(thread::process(), ChannelOrdering::Relaxed);
@@ -161,7 +166,7 @@ fn give_up(link: &Link, number: u32) {
     }
 }
 
-fn introduce(link: &Link, number: u32) -> Result<i32> {
+fn introduce(link: &Link, number: u32, greeting: Option<&Message<'_>>) -> Result<i32> {
     let (childs, hosts) = rustix::net::socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -171,7 +176,10 @@ fn introduce(link: &Link, number: u32) -> Result<i32> {
     let hosts = descriptor::raw(hosts);
     let childs = descriptor::internalize(childs);
     let message = Message::new(Kind::Fork, number, 0);
-    let sent = childs.and_then(|_| link::send(link.control_socket(), &message, Some(hosts)));
+    let sent = childs.and_then(|_| {
+        transit::greet(hosts, greeting)?;
+        link::send(link.control_socket(), &message, Some(hosts))
+    });
     descriptor::close(hosts);
     match (childs, sent) {
         (Ok(socket), Ok(())) => Ok(socket),

@@ -19,6 +19,7 @@ pub mod object;
 mod pending;
 mod place;
 mod spawn;
+pub mod transit;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;

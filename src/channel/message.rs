@@ -46,6 +46,8 @@ pub enum Kind {
     Answer,
     /// Host, instead of Welcome: the config says that the program's own threads drive; this host ends.
     Inline,
+    /// Program to program: object `a` of generation `b`, text = the family. See `attach::transit`.
+    Passed,
 }
 
 impl Kind {
@@ -64,6 +66,7 @@ impl Kind {
             Self::Query,
             Self::Answer,
             Self::Inline,
+            Self::Passed,
         ]
         .into_iter()
         .find(|kind| *kind as u32 == number)

@@ -9,6 +9,7 @@ pub mod epoll;
 pub mod inflight;
 pub mod options;
 pub mod own;
+pub mod passing;
 pub mod registry;
 pub mod revive;
 pub mod route;

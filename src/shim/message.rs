@@ -7,11 +7,12 @@
 
 use core::ffi::{c_int, c_uint};
 
-use libc::{mmsghdr, msghdr};
+use libc::{mmsghdr, msghdr, ssize_t};
 
 use super::cvt;
 use crate::errno::{Errno, Result};
-use crate::fd;
+use crate::fd::{self, passing};
+use crate::ffi::{descriptor, errno};
 
 /// A message of the program, copied out.
 ///
@@ -61,9 +62,13 @@ pub(super) unsafe fn each_message(
 ///
 /// # Safety
 /// A message that the kernel has just filled in.
-pub(super) unsafe fn drop_stale_of(message: *const msghdr) {
+pub(super) unsafe fn receive_descriptors(message: *const msghdr) {
+    let arrive = |place: *mut c_int| {
+        // SAFETY: a descriptor inside the control data.
+        passing::arrived(unsafe { place.read_unaligned() });
+    };
     // SAFETY: as the caller promises.
-    unsafe { for_each_descriptor(message, fd::drop_stale) };
+    unsafe { for_each_descriptor(message, arrive) };
 }
 
 /// Whether a message would hand an accelerated socket to somebody.
@@ -72,16 +77,87 @@ pub(super) unsafe fn drop_stale_of(message: *const msghdr) {
 /// As sendmsg(2).
 pub(super) unsafe fn carries_accelerated(message: *const msghdr) -> bool {
     let mut found = false;
+    let look = |place: *mut c_int| {
+        // SAFETY: a descriptor inside the control data.
+        found |= fd::accelerated(unsafe { place.read_unaligned() }).is_some();
+    };
     // SAFETY: as the caller promises.
-    unsafe { for_each_descriptor(message, |fd| found |= fd::accelerated(fd).is_some()) };
+    unsafe { for_each_descriptor(message, look) };
     found
 }
 
-/// Visits the descriptors in a message's control data.
+/// Bytes of control data that are copied: 253 descriptors (SCM_MAX_FD) and the sender's credentials fit.
+const CONTROL_WORDS: usize = 160;
+
+/// Sends a message that carries accelerated sockets: their tokens take their places.
+///
+/// # Safety
+/// As sendmsg(2).
+pub(super) unsafe fn send_with_tokens(
+    message: *const msghdr,
+    send: impl FnOnce(*const msghdr) -> ssize_t,
+) -> Result<ssize_t> {
+    // SAFETY: as the caller promises.
+    let mut head = unsafe { header(message) }?;
+    let mut control = [0_u64; CONTROL_WORDS];
+    if head.msg_controllen > size_of_val(&control) {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: as many bytes as the caller promises, and room for them.
+    unsafe {
+        core::ptr::copy_nonoverlapping(
+            head.msg_control.cast::<u8>(),
+            control.as_mut_ptr().cast::<u8>(),
+            head.msg_controllen,
+        );
+    }
+    head.msg_control = control.as_mut_ptr().cast();
+    let mut tokens = Tokens([-1; TOKENS_MAX]);
+    let mut free = tokens.0.iter_mut();
+    let mut result = Ok(());
+    let replace = |place: *mut c_int| {
+        // SAFETY: a descriptor inside our copy of the control data.
+        let Some(socket) = fd::accelerated(unsafe { place.read_unaligned() }) else {
+            return;
+        };
+        let token = match free.next() {
+            Some(free) => passing::token(socket).inspect(|token| *free = *token),
+            None => Err(Errno::TOOMANYREFS),
+        };
+        match token {
+            // SAFETY: as above.
+            Ok(token) => unsafe { place.write_unaligned(token) },
+            Err(error) => result = Err(error),
+        }
+    };
+    // SAFETY: a message of our own.
+    unsafe { for_each_descriptor(&raw const head, replace) };
+    result?;
+    Ok(send(&raw const head))
+}
+
+/// Accelerated sockets in one message.
+const TOKENS_MAX: usize = 32;
+
+/// Our copies of what was sent.
+struct Tokens([c_int; TOKENS_MAX]);
+
+impl Drop for Tokens {
+    fn drop(&mut self) {
+        let saved = errno::save();
+        self.0
+            .into_iter()
+            .filter(|fd| *fd >= 0)
+            .for_each(descriptor::close);
+        errno::restore(saved);
+    }
+}
+
+/// Visits the places of the descriptors in a message's control data.
 ///
 /// # Safety
 /// Null, or a message whose control data is readable.
-unsafe fn for_each_descriptor(message: *const msghdr, mut visit: impl FnMut(c_int)) {
+unsafe fn for_each_descriptor(message: *const msghdr, mut visit: impl FnMut(*mut c_int)) {
     // SAFETY: as the caller promises.
     let Ok(head) = (unsafe { header(message) }) else {
         return;
@@ -103,8 +179,7 @@ unsafe fn for_each_descriptor(message: *const msghdr, mut visit: impl FnMut(c_in
             for index in 0..count {
                 // SAFETY: index < count.
                 let place = unsafe { data.add(index) };
-                // SAFETY: inside the item's data.
-                visit(unsafe { place.read_unaligned() });
+                visit(place);
             }
         }
         // SAFETY: `item` came from this message.

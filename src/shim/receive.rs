@@ -284,7 +284,7 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
             let received = unsafe { real::recvmsg(fd, message, flags) };
             if received >= 0 {
                 // SAFETY: the call succeeded, so the message is there.
-                unsafe { message::drop_stale_of(message) };
+                unsafe { message::receive_descriptors(message) };
             }
             received
         }

@@ -138,8 +138,11 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_
         Some(socket) => cvt::count(unsafe { transmit_message(socket, message, flags) }),
         // SAFETY: as the caller promises.
         None if unsafe { message::carries_accelerated(message) } => {
-            // DEVIATION: an accelerated socket cannot be handed to another process (unix(7), SCM_RIGHTS).
-            cvt::count(Err(Errno::OPNOTSUPP))
+            // SAFETY: the caller's message, but for the sockets in it.
+            let send = |message| unsafe { real::sendmsg(fd, message, flags) };
+            // SAFETY: as the caller promises.
+            let sent = unsafe { message::send_with_tokens(message, send) };
+            sent.unwrap_or_else(|error| cvt::count(Err(error)))
         }
         // SAFETY: the caller's arguments, unchanged.
         None => unsafe { real::sendmsg(fd, message, flags) },

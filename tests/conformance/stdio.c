@@ -197,7 +197,7 @@ CASE(a_stream_that_gets_another_file)
     EQUAL(fputs("nowhere", stream) >= 0, 1);
     EQUAL(fflush(stream), 0);
     FAILS(send(two.server, "x", 1, 0), ENOTSOCK);
-    stream = freopen("/etc/passwd", "r", stream);
+    stream = freopen64("/etc/passwd", "r", stream);
     CHECK(stream);
     EQUAL(fileno(stream), two.server);
     char line[100];

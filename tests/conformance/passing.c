@@ -1,0 +1,230 @@
+/* Sockets in messages from one process of a family to another (SCM_RIGHTS). */
+#include "case.h"
+#include "events.h"
+
+enum { MANY = 5 };
+
+static int pass(int over, const int *fds, int count)
+{
+    union {
+        char bytes[CMSG_SPACE(MANY * sizeof(int))];
+        struct cmsghdr align;
+    } control = {.bytes = {0}};
+    char byte = 'p';
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes,
+                             .msg_controllen = CMSG_SPACE((size_t)count * sizeof(int))};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    *head = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN((size_t)count * sizeof(int))};
+    memcpy(CMSG_DATA(head), fds, (size_t)count * sizeof(int));
+    int sent = (int)sendmsg(over, &message, 0);
+    CHECK(memcmp(CMSG_DATA(head), fds, (size_t)count * sizeof(int)) == 0); /* the program's own message is as it was */
+    return sent;
+}
+
+static int receive(int over, int *fds, int count, int flags)
+{
+    union {
+        char bytes[CMSG_SPACE(MANY * sizeof(int))];
+        struct cmsghdr align;
+    } control = {.bytes = {0}};
+    char byte;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control};
+    int got = OK(recvmsg(over, &message, flags));
+    if (got == 0) return 0;
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    CHECK(head && head->cmsg_type == SCM_RIGHTS);
+    EQUAL(head->cmsg_len, CMSG_LEN((size_t)count * sizeof(int)));
+    memcpy(fds, CMSG_DATA(head), (size_t)count * sizeof(int));
+    return count;
+}
+
+static void ends_well(pid_t child)
+{
+    int status;
+    EQUAL(waitpid(child, &status, 0), child);
+    EQUAL(status, 0);
+}
+
+CASE(a_connection_goes_to_the_child)
+{
+    int way[2], listener = listener_at(port, 4);
+    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, way));
+    pid_t child = OK(fork());
+    if (child == 0) {
+        OK(close(way[0]));
+        int fd;
+        EQUAL(receive(way[1], &fd, 1, MSG_CMSG_CLOEXEC), 1);
+        EQUAL(fcntl(fd, F_GETFD), FD_CLOEXEC);
+        struct sockaddr_in name;
+        socklen_t size = sizeof name;
+        OK(getpeername(fd, (struct sockaddr *)&name, &size));
+        get(fd, 0, 100);
+        put(fd, 0, 100);
+        int epoll = OK(epoll_create1(0));
+        watch(epoll, fd, EPOLLIN);
+        EVENT(one_event(epoll, 5000), EPOLLIN);
+        get(fd, 100, 1);
+        OK(close(fd));
+        _exit(0);
+    }
+    struct pair two = pair_by(listener, port); /* made behind the fork */
+    put(two.client, 0, 60);
+    EQUAL(pass(way[0], &two.server, 1), 1);
+    OK(close(two.server));
+    put(two.client, 60, 40);
+    get(two.client, 0, 100);
+    pause_ms(10);
+    put(two.client, 100, 1);
+    end_of_stream(two.client);
+    ends_well(child);
+}
+
+CASE(both_keep_it)
+{
+    int way[2], listener = listener_at(port, 4);
+    OK(socketpair(AF_UNIX, SOCK_DGRAM, 0, way));
+    pid_t child = OK(fork());
+    if (child == 0) {
+        int fd;
+        EQUAL(receive(way[1], &fd, 1, 0), 1);
+        EQUAL(fcntl(fd, F_GETFD), 0);
+        put(fd, 0, 10);
+        _exit(0);
+    }
+    struct pair two = pair_by(listener, port);
+    EQUAL(pass(way[0], &two.server, 1), 1);
+    get(two.client, 0, 10);
+    ends_well(child);
+    put(two.server, 10, 10);
+    get(two.client, 10, 10);
+    OK(close(two.server));
+    end_of_stream(two.client);
+}
+
+CASE(a_listener_goes_to_the_child)
+{
+    int way[2];
+    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, way));
+    struct pair first = pair(); /* the family is attached before it forks */
+    pid_t child = OK(fork());
+    if (child == 0) {
+        int listener;
+        EQUAL(receive(way[1], &listener, 1, 0), 1);
+        int fd = take(listener);
+        get(fd, 0, 10);
+        put(fd, 0, 10);
+        _exit(0);
+    }
+    int listener = listener_at(port + 100, 4);
+    EQUAL(pass(way[0], &listener, 1), 1);
+    OK(close(listener));
+    int client = dial(port + 100);
+    put(client, 0, 10);
+    get(client, 0, 10);
+    ends_well(child);
+    OK(close(first.client));
+}
+
+CASE(a_message_that_nobody_reads)
+{
+    int way[2];
+    struct pair two = pair();
+    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, way));
+    EQUAL(pass(way[0], &two.server, 1), 1);
+    OK(close(two.server));
+    put(two.client, 0, 10);
+    quiet(two.client); /* it is under way */
+    OK(close(way[0]));
+    OK(close(way[1]));
+    char byte;
+    FAILS(recv(two.client, &byte, 1, 0), ECONNRESET); /* unread bytes */
+}
+
+CASE(the_sender_ends_before_it_is_read)
+{
+    int way[2], listener = listener_at(port, 4);
+    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, way));
+    int client = dial(port);
+    pid_t child = OK(fork());
+    if (child == 0) {
+        int fd = take(listener);
+        EQUAL(pass(way[0], &fd, 1), 1);
+        _exit(0);
+    }
+    ends_well(child);
+    pause_ms(50);
+    put(client, 0, 10);
+    int fd;
+    EQUAL(receive(way[1], &fd, 1, 0), 1);
+    get(fd, 0, 10);
+    put(fd, 0, 10);
+    get(client, 0, 10);
+    OK(close(fd));
+    end_of_stream(client);
+}
+
+CASE(several_in_one_message_and_others_among_them)
+{
+    int way[2], listener = listener_at(port, 8), clients[3], fds[MANY];
+    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, way));
+    for (int n = 0; n < 3; n++) clients[n] = dial(port);
+    fds[0] = take(listener);
+    fds[1] = OK(open("/etc/passwd", O_RDONLY));
+    fds[2] = take(listener);
+    fds[3] = way[0];
+    fds[4] = take(listener);
+    EQUAL(pass(way[0], fds, MANY), 1);
+    for (int n = 0; n < MANY; n++)
+        if (n != 3) OK(close(fds[n]));
+    int got[MANY];
+    EQUAL(receive(way[1], got, MANY, 0), MANY);
+    char byte;
+    EQUAL(read(got[1], &byte, 1), 1);
+    EQUAL(write(got[3], "x", 1), 1);
+    EQUAL(read(way[1], &byte, 1), 1);
+    for (int n = 0; n < 3; n++) {
+        put(got[2 * n], n, 5);
+        get(clients[n], n, 5);
+        OK(close(got[2 * n]));
+        end_of_stream(clients[n]);
+    }
+}
+
+CASE(one_accepts_and_others_serve)
+{
+    enum { WORKERS = 3, REQUESTS = 60 };
+    int ways[WORKERS][2], listener = listener_at(port, 64);
+    pid_t workers[WORKERS];
+    for (int n = 0; n < WORKERS; n++) {
+        OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ways[n]));
+        workers[n] = OK(fork());
+        if (workers[n] == 0) {
+            for (int m = 0; m <= n; m++) OK(close(ways[m][0]));
+            OK(close(listener));
+            for (int fd; receive(ways[n][1], &fd, 1, 0) == 1;) {
+                char text[2] = {0, (char)n};
+                EQUAL(recv(fd, text, 1, 0), 1);
+                EQUAL(send(fd, text, 2, MSG_NOSIGNAL), 2);
+                OK(close(fd));
+            }
+            _exit(0);
+        }
+        OK(close(ways[n][1]));
+    }
+    for (int n = 0; n < REQUESTS; n++) {
+        int client = dial(port), fd = take(listener);
+        char byte = (char)n, answer[2];
+        EQUAL(pass(ways[n % WORKERS][0], &fd, 1), 1);
+        OK(close(fd));
+        EQUAL(send(client, &byte, 1, 0), 1);
+        EQUAL(recv(client, answer, 2, MSG_WAITALL), 2);
+        EQUAL(answer[0], byte);
+        EQUAL(answer[1], n % WORKERS);
+        end_of_stream(client);
+        OK(close(client));
+    }
+    for (int n = 0; n < WORKERS; n++) OK(close(ways[n][0]));
+    for (int n = 0; n < WORKERS; n++) ends_well(workers[n]);
+}
