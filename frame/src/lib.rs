@@ -7,14 +7,16 @@
 
 #![allow(clippy::missing_safety_doc)]
 
+mod variadic;
+
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
 use knet::ffi::engine::Start;
 use knet::ffi::real;
 use libc::{
-    FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd,
-    pthread_attr_t, pthread_t, rlimit, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
-    timeval, uid_t,
+    FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, off64_t,
+    pid_t, pollfd, pthread_attr_t, pthread_t, rlimit, sigset_t, size_t, sockaddr, socklen_t,
+    ssize_t, timespec, timeval, uid_t,
 };
 
 /// Runs when the object is loaded.
@@ -129,6 +131,10 @@ exports! { sendfile:
     call fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
 }
 
+exports! { splice:
+    call fn splice(from: c_int, from_at: *mut off64_t, to: c_int, to_at: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t;
+}
+
 exports! { epoll_ctl:
     make fn epoll_create(size: c_int) -> c_int;
     make fn epoll_create1(flags: c_int) -> c_int;
@@ -192,7 +198,15 @@ exports! { open:
     make fn memfd_create(name: *const c_char, flags: c_uint) -> c_int;
     call fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE;
     call fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE;
+}
+
+exports! { stdio:
+    call fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     call fn fclose(stream: *mut FILE) -> c_int;
+    call fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
+    call fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
+    call fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    call fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
 }
 
 exports! { process:

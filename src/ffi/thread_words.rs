@@ -1,4 +1,4 @@
-//! Four words of the calling thread in initial-exec TLS: two instructions to reach, safe in a signal handler.
+//! Five words of the calling thread in initial-exec TLS: two instructions to reach, safe in a signal handler.
 //!
 //! # Safety
 //! The words are plain atomics of one thread in zero-initialised static TLS; their address is formed by the
@@ -27,7 +27,12 @@ pub struct ThreadWords {
     pub slot: AtomicU32,
     /// What the thread is: [`PROGRAM`], [`ENGINE`] or [`DRIVER`].
     pub role: AtomicU32,
+    /// Calls of the thread that hold their object.
+    pub calls: AtomicU32,
+    _pad: AtomicU32,
 }
+
+const _: () = assert!(size_of::<ThreadWords>() == 24);
 
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
@@ -35,9 +40,9 @@ core::arch::global_asm!(
     ".hidden knet_thread_words",
     ".globl knet_thread_words",
     ".type knet_thread_words,@object",
-    ".size knet_thread_words,16",
+    ".size knet_thread_words,24",
     ".align 8",
-    "knet_thread_words: .zero 16",
+    "knet_thread_words: .zero 24",
     ".previous",
 );
 
@@ -66,6 +71,8 @@ fn place() -> *const ThreadWords {
                 id: AtomicU32::new(0),
                 slot: AtomicU32::new(0),
                 role: AtomicU32::new(0),
+                calls: AtomicU32::new(0),
+                _pad: AtomicU32::new(0),
             }
         };
     }
@@ -76,7 +83,7 @@ fn place() -> *const ThreadWords {
 #[inline]
 pub fn with<T>(use_them: impl FnOnce(&ThreadWords) -> T) -> T {
     let place = place();
-    // SAFETY: 16 zeroed (or const-initialised) and aligned bytes without a destructor, which live as long as the thread;
+    // SAFETY: 24 zeroed (or const-initialised) and aligned bytes without a destructor, which live as long as the thread;
     // the borrow ends with this call.
     use_them(unsafe { &*place })
 }

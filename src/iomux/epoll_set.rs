@@ -28,7 +28,7 @@ pub mod flag {
     /// Ours: the kernel twin is registered as well, with the same data and events.
     pub const TWIN: u32 = 1 << 27;
     /// EPOLLEXCLUSIVE.
-    pub const EXCLUSIVE: u32 = 1 << 28;
+    pub const EXCLUSIVE: u32 = crate::channel::cell::item::EXCLUSIVE;
     /// EPOLLWAKEUP.
     pub const WAKEUP: u32 = 1 << 29;
     /// EPOLLONESHOT.
@@ -253,7 +253,7 @@ fn make_ready(link: &Link, epoll: u32, object: Object) {
     }
 }
 
-/// Wakes who sleeps on the epoll: this process's at once, others' through the host.
+/// Wakes one of those who sleep on the epoll: this process's at once, others' through the host.
 pub fn wake_sleepers(link: &Link, epoll: u32) {
     crate::readiness::wake_epoll(&link.control, epoll, |slot| waiter::wake(link, slot));
 }

@@ -12,6 +12,7 @@ mod limits;
 mod machine;
 mod memory;
 mod netlink;
+pub mod nic;
 mod payload;
 mod privilege;
 mod procfs;

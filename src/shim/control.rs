@@ -45,16 +45,7 @@ pub(super) fn take_zerocopy(cell: &ObjectCell) -> Option<(u32, u32)> {
 pub(super) unsafe fn put_zerocopy(head: &mut msghdr, (first, last): (u32, u32)) {
     // struct sock_extended_err, and the address of an offender that is none.
     let mut bytes = [0; size_of::<sock_extended_err>() + size_of::<libc::sockaddr_in>()];
-    let origin = [
-        0,
-        0,
-        0,
-        0,
-        ORIGIN_ZEROCOPY,
-        0,
-        ZEROCOPY_COPIED,
-        0,
-    ];
+    let origin = [0, 0, 0, 0, ORIGIN_ZEROCOPY, 0, ZEROCOPY_COPIED, 0];
     for (place, value) in bytes.iter_mut().zip(
         origin
             .into_iter()

@@ -25,3 +25,5 @@ pub mod select;
 pub mod send;
 pub mod sendfile;
 pub mod socket;
+pub mod splice;
+pub mod stdio;

@@ -14,6 +14,7 @@ use super::cvt;
 use crate::channel::cell::{kind, option};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
+use crate::fd::dissolve::dissolve;
 use crate::fd::inflight::InFlight;
 use crate::fd::revive;
 use crate::fd::route::{self, Routed};
@@ -156,8 +157,13 @@ pub unsafe fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_
                 // SAFETY: as the caller promises.
                 let remote = unsafe { cvt::ipv4(address, len) };
                 // SAFETY: as the caller promises.
-                let dissolve = unsafe { cvt::is_unspec(address, len) };
-                return cvt::done(connect_on(fd, socket, remote, dissolve));
+                if unsafe { cvt::is_unspec(address, len) } {
+                    return match dissolve(socket) {
+                        Ok(()) => kernel(),
+                        Err(error) => cvt::done(Err(error)),
+                    };
+                }
+                return cvt::done(connect_on(fd, socket, remote));
             }
             Target::Kernel | Target::Epoll(_) => return kernel(),
         }
@@ -175,22 +181,13 @@ fn finish(socket: Socket) -> Result<()> {
 }
 
 /// connect(2) of a socket that is routed already (inet_stream_connect).
-fn connect_on(
-    fd: c_int,
-    socket: Socket,
-    remote: Option<SocketAddrV4>,
-    dissolve: bool,
-) -> Result<()> {
+fn connect_on(fd: c_int, socket: Socket, remote: Option<SocketAddrV4>) -> Result<()> {
     use connecting::Progress;
 
     let cell = state::cell(socket.link, socket.object)?;
     let what = cell.host.kind.load(Ordering::Acquire);
     if what == kind::LISTENER && !readiness::is_disconnected(cell, what) {
         return Err(Errno::ISCONN);
-    }
-    if dissolve {
-        // DEVIATION: connect(2) with AF_UNSPEC ends the connection; the number stays with it and cannot be used again.
-        return close::shutdown(socket.link, socket.object, How::Both);
     }
     match connecting::progress(socket.link, socket.object)? {
         // Told once to a socket that was connecting.
