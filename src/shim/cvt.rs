@@ -59,7 +59,8 @@ pub(super) fn number(result: Result<usize>) -> c_int {
 /// # Safety
 /// As bind(2): `len` readable bytes.
 pub(super) unsafe fn ipv4(place: *const sockaddr, len: socklen_t) -> Option<SocketAddrV4> {
-    if place.is_null() || (len as usize) < size_of::<sockaddr_in>() {
+    let lengths = size_of::<sockaddr_in>()..=size_of::<libc::sockaddr_storage>();
+    if place.is_null() || !lengths.contains(&(len as usize)) {
         return None;
     }
     // SAFETY: not null, and at least a sockaddr_in long as the caller says.

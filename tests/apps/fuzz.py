@@ -147,7 +147,7 @@ def main():
         for number in range(words.count or 1):
             show(case_of(seed, number), [], [])
         return
-    reason = script.natively()
+    reason = script.why_not()
     if reason:
         print(f"SKIP fuzz::all: {reason}")
         return

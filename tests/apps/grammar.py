@@ -62,6 +62,7 @@ class Draw:
             (14, self.poll), (5, self.polls), (4, self.select), (16, self.control), (16, self.wait), (6, self.shutdown), (7, self.close),
             (3, self.reset), (4, self.dup), (2, self.dup2), (5, self.connect), (6, self.accept), (2, self.listen), (2, self.bind),
             (4, self.option), (4, self.error), (3, self.look), (2, self.flags), (1, self.fill), (2, self.child), (1, self.info), (1, self.move),
+            (1, self.small), (2, self.task), (1, self.nested),
         ]
         if len(self.kinds) < 2:
             calls = [(3, self.pair), (2, self.listener), (1, self.fresh)]
@@ -213,7 +214,8 @@ class Draw:
     def fill(self):
         pairs = [line.split() for line in self.lines if line.startswith("pair ")]
         live = [words for words in pairs if self.kinds.get(words[1]) == self.kinds.get(words[2]) == STREAM]
-        if not live:
+        # Behind shutdown(SHUT_RD) an empty queue is an end, and when it is empty is left to chance.
+        if not live or any(line.startswith("shutdown") for line in self.lines):
             return
         _, client, server, _ = self.pick(live)
         self.add("skip", server)
@@ -221,6 +223,44 @@ class Draw:
         for _ in range(self.random.randint(0, 3)):
             self.pick([lambda: self.add("poll", client, "IN|OUT"), lambda: self.add("send", client, 10, "DONTWAIT|NOSIGNAL"), self.wait])()
         self.add("drain", server)
+
+    def small(self):
+        """A connection with the smallest buffers, filled and drained, and then left alone but for its end."""
+        if self.ports < 7 and self.room():
+            client, server = self.name(SHUT), self.name(SHUT)
+            self.add("pair", client, server, f"own:{self.port()}")
+            self.add("set", server, "SO_RCVBUF", self.pick([1, 2304, 9000]))
+            self.add("set", client, "SO_SNDBUF", self.pick([1, 4608, 9000]))
+            self.add("fill", client)
+            self.add("polls", f"{client}=IN|OUT", f"{server}=IN|OUT")
+            self.add("drain", server)
+            self.add("polls", f"{client}=IN|OUT", f"{server}=IN|OUT")
+            self.add(self.pick(["close", "reset"]), self.pick([client, server]))
+
+    def task(self):
+        """A call in another thread, and what may end it."""
+        pairs = [line.split() for line in self.lines if line.startswith("pair s")]
+        live = [words for words in pairs if self.kinds.get(words[1]) == self.kinds.get(words[2]) == STREAM]
+        if not live:
+            return
+        _, client, server, _ = self.pick(live)
+        self.add("skip", server)
+        self.add("fcntl", server, "F_SETFL", 0)
+        self.add("set", server, "SO_RCVTIMEO", "0,200000")
+        self.add("handle", "USR1", *self.pick([[], ["RESTART"]]))
+        self.add("bg", "recv", server, self.pick([1, 20]), self.pick(["0", "PEEK", "WAITALL"]), self.pick(["recv", "recvmsg"]))
+        event = self.pick([["send", client, 7, "NOSIGNAL|DONTWAIT"], ["shutdown", client, "WR"], ["shutdown", server, "RD"], ["shutdown", server, "RDWR"], ["kill", "USR1"], ["reset", client]])
+        self.add(*event)
+        if event[0] == "reset":
+            self.kinds[client] = GONE
+        self.add("join")
+        self.add("set", server, "SO_RCVTIMEO", "0,0")
+        self.add("fcntl", server, "F_SETFL", "NONBLOCK")
+
+    def nested(self):
+        epolls = [name for name, kind in self.kinds.items() if kind == EPOLL]
+        if len(epolls) > 1:
+            self.add("ctl", self.pick(epolls), self.pick(["ADD", "ADD", "MOD", "DEL"]), self.pick(epolls), self.pick(["IN", "IN|ET", "IN|OUT", "IN|ONESHOT"]))
 
     def child(self):
         what = self.pick(["send", "recv", "close", "shutdown", "poll"])

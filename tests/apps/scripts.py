@@ -99,7 +99,7 @@ def main():
     mark = words.pop(words.index("--mark") + 1) if "--mark" in words else None
     words = [word for word in words if not word.startswith("--")]
     report = Report()
-    reason = script.natively()
+    reason = script.why_not()
     if reason:
         print(f"SKIP scripts::all: {reason}")
         return

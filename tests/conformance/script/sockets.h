@@ -64,13 +64,20 @@ static void op_connect(struct call *this) /* NAME ADDRESS */
     say(this, connect(fd_of(word(this, 1, "")), there.at, there.size));
 }
 
+static const char *failed; /* the part of a larger step that did not work */
+
 static int listener_on(const char *where, int backlog)
 {
     struct address here;
     int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
     address_of(where, &here);
+    failed = "socket";
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0) return -1;
-    if (bind(fd, here.at, here.size) < 0 || listen(fd, backlog) < 0) return -1;
+    failed = "bind";
+    if (bind(fd, here.at, here.size) < 0) return -1;
+    failed = "listen";
+    if (listen(fd, backlog) < 0) return -1;
+    failed = "connect";
     return fd;
 }
 
@@ -121,7 +128,7 @@ static void op_pair(struct call *this) /* CLIENT SERVER [ADDRESS]: a connection,
     name_it(needed(this, 2), server);
     errno = error;
     if (server < 0)
-        say(this, -1);
+        snprintf(this->answer, ANSWER, "%s -1 %s", failed, errno_text(error));
     else
         say_text(this, "ok");
 }
