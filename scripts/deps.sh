@@ -42,6 +42,7 @@ knet_needs() {
 		test | command logrotate | logrotate | logrotate
 		test | command rsyslogd | rsyslog | rsyslog
 		test | command git | git | git-core git
+		test | command patch | patch | patch
 		test | command curl | curl | curl
 		test | command tcpdump | tcpdump | tcpdump
 		test | command tshark | tshark | wireshark-cli

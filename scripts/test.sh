@@ -141,6 +141,7 @@ t0() {
     cargo test --no-fail-fast --quiet --lib --bins $(integration) -- --show-output
   script_tests "documents" 120 tests/docs.py
   for file in bad_input preload conformance scripts fuzz mutants admin; do script_tests "$file" 600 "tests/apps/$file.py"; done
+  script_tests "admin, the host inside" 300 env KNET_TEST_PROGRESS=inline tests/apps/admin.py
   cargo_tests "model checks (loom)" 600 \
     env RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p knet --release --quiet --lib loom_
 }

@@ -223,6 +223,8 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         &write.want_room,
         &write.shut,
         &write.tx_grown,
+        &write.zerocopy_sent,
+        &write.zerocopy_told,
         &fact.local_address,
         &fact.local_port,
         &fact.remote_address,

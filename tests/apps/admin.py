@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+import tempfile
 import termios
 import time
 
@@ -26,7 +27,8 @@ PORT = 6379
 
 class Admin:
     def __init__(self):
-        self.lab = Lab(device="unix")
+        # KNET_TEST_PROGRESS=inline: the host is inside the program.
+        self.lab = Lab(device="unix", progress=os.environ.get("KNET_TEST_PROGRESS", "dedicated"))
         self.server = self.lab.start(
             "server", "redis-server", "--port", str(PORT), "--bind", SERVER, "127.0.0.1", "--protected-mode", "no", "--save",
             "", "--dir", self.lab.work, log="redis.log",
@@ -76,16 +78,23 @@ def ss_names_owner_and_descriptor(admin):
     assert (listener["local"], listener["local_port"], listener["processes"]) == (SERVER, PORT, [admin.pid]), listener
     link = os.readlink(f"/proc/{admin.pid}/fd/{listener['fd']}")
     assert link.startswith("socket:"), link
-    held = admin.lab.start("client", "redis-cli", "-h", SERVER, "subscribe", "x", log="subscriber.log")
+    # It closes when its stdin ends: with the host inside, a killed program sends no FIN (design D7).
+    holds = f'import socket, sys; s = socket.create_connection(("{SERVER}", {PORT})); sys.stdin.read(); s.close()'
+    held = subprocess.Popen(admin.lab.command("client", sys.executable, "-c", holds), stdin=subprocess.PIPE)
+    held.log = os.devnull
+    admin.lab.processes.append(held)
     def connections(end):
-        return [socket for socket in admin.ask("ss", "--json", end=end) if socket["state"] == "ESTAB"]
+        done = admin.run("ss", "--json", end=end)
+        # 69: the client's host is not there yet.
+        found = json.loads(done.stdout) if done.returncode != 69 else []
+        return [socket for socket in found if socket["state"] == "ESTAB"]
 
     (peer,) = wait_for("it is connected", lambda: connections("c"))
     (flow,) = wait_for("it is accepted", lambda: [socket for socket in connections("s") if socket["fd"]])
     assert flow["peer"] == CLIENT and flow["processes"] == [admin.pid] and flow["fd"] not in (None, listener["fd"]), flow
     assert peer["made_by"] == "connect" and peer["local_port"] == flow["peer_port"], peer
     assert f"(\"redis-server\",pid={admin.pid},fd={flow['fd']})" in admin.ask("ss"), admin.ask("ss")
-    admin.lab.end(held)
+    held.stdin.close()
     wait_for("it is gone", lambda: not admin.ask("ss", "--json"))
 
 
@@ -97,6 +106,7 @@ def why_tells_each_socket(admin):
         by_path.setdefault(socket["path"], []).append(socket)
     (ours,) = [socket for socket in by_path["stack"] if "LISTEN" in socket["socket"]]
     assert ours["socket"] == f"TCP {SERVER}:{PORT} LISTEN", ours
+    assert len(by_path["kernel"]) == 1, told
     (loopback,) = by_path["kernel"]
     assert loopback["socket"] == f"TCP 127.0.0.1:{PORT} LISTEN" and "loopback" in loopback["reason"], loopback
 
@@ -275,7 +285,10 @@ def tshark_reads_a_capture_and_agrees_with_the_counters(admin):
     before = stack(admin)
     for number in range(20):
         assert admin.cli("set", f"key{number}", "x" * 3000).strip() == "OK"
-    wait_for("all is closed", lambda: not admin.ask("ss", "--json"))
+    try:
+        wait_for("all is closed", lambda: not admin.ask("ss", "--json"))
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {admin.ask('ss', '-ai')}\n{admin.run('ss', '-ai', end='c').stdout}") from error
     after = stack(admin)
     process.send_signal(signal.SIGINT)
     counts = json.loads(process.communicate(timeout=20)[0])
@@ -359,7 +372,7 @@ def top_on_a_terminal(admin):
             seen += os.read(master, 65536)
         return all(part.encode() in seen for part in parts)
 
-    wait_for("the first screen", lambda: shows("\x1b[?1049h", "every 1 s", f"redis-server {admin.pid}", "link up", "turns with work"))
+    wait_for("the first screen", lambda: shows("\x1b[?1049h", "every 1 s", f"redis-server {admin.pid}", "  link ", "turns with work"))
     assert not termios.tcgetattr(slave)[3] & termios.ICANON, "the terminal is raw"
     os.write(master, b"+")
     wait_for("a longer interval", lambda: shows("every 2 s"))
@@ -377,6 +390,43 @@ def top_on_a_terminal(admin):
     assert termios.tcgetattr(slave) == before, "the terminal is as it was"
     os.close(master)
     os.close(slave)
+
+
+def others_may_ask_a_service_for_numbers_and_not_for_payloads(admin):
+    if os.getuid() != 0:
+        return "needs root to be somebody else"
+    folder = tempfile.mkdtemp(prefix="knet-service-")
+    os.chmod(folder, 0o755)
+    conf, path = os.path.join(folder, "conf"), os.path.join(folder, "knetd.sock")
+    with open(conf, "w", encoding="ascii") as file:
+        file.write(f'{{"interface": {{"vdevs": ["knet_unix,path={folder}/wire"], "ip": "10.77.1.1"}}, "common": {{"mode": 1}}}}')
+    # A copy: the build folder may be closed to others.
+    tool = os.path.join(folder, "knetctl")
+    shutil.copy(KNETCTL, tool)
+    host = subprocess.Popen(
+        [os.path.join(BUILD, "knetd"), "--conf", conf, "--socket", path], stderr=subprocess.DEVNULL,
+        env={**os.environ, "KNET_RUN_DIR": folder},
+    )
+    host.log = os.devnull
+    admin.lab.processes.append(host)
+    wait_for("it listens", lambda: os.path.exists(path))
+    # As for a member of the group that the socket belongs to.
+    os.chmod(path, 0o666)
+
+    def ask(*words, **options):
+        return subprocess.run([tool, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30, check=False, **options)
+
+    other = {"user": 65534, "group": 65534, "extra_groups": []}
+    numbers = ask("status", "--socket", path, "--json", **other)
+    assert numbers.returncode == 0 and json.loads(numbers.stdout)[0]["private"] is False, numbers
+    words = ("capture", "--socket", path, "-w", "/dev/null", "-c", "1")
+    payloads = ask(*words, **other)
+    assert payloads.returncode == 69 and "only root and the host's own user" in payloads.stdout, payloads
+    ours = ask(*words[:-2], "-d", "1")
+    assert ours.returncode == 0 and "frames captured" in ours.stdout, ours
+    admin.lab.end(host)
+    shutil.rmtree(folder)
+    return None
 
 
 def trace_tells_what_happens_to_a_connection(admin):
@@ -445,6 +495,7 @@ CASES = [
     tshark_reads_a_capture_and_agrees_with_the_counters,
     capture_filters_cuts_and_ends,
     capture_loses_frames_and_not_traffic_when_the_disk_is_slow,
+    others_may_ask_a_service_for_numbers_and_not_for_payloads,
     trace_tells_what_happens_to_a_connection,
     collect_gathers_what_helps_and_nothing_secret,
 ]
