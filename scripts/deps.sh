@@ -79,6 +79,7 @@ knet_needs() {
 		wget | command wget | wget | wget
 		varnish | command varnishd | varnish | varnish
 		cpython | file /usr/lib/python3.*/test/test_socket.py /usr/lib64/python3.*/test/test_socket.py | libpython3.13-testsuite libpython3.12-testsuite libpython3.11-testsuite | python3-test
+		golang | command go | golang-go | golang
 		untouched | command setcap | libcap2-bin | libcap
 		untouched | command setpriv | util-linux | util-linux
 	NEEDS

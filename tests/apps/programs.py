@@ -10,7 +10,7 @@ import os
 EACH_TIME = ("nginx", "memcached", "curl", "python", "untouched", "limits")
 BY_DAY = (
     "nginx_workers", "haproxy", "iperf3", "postgres", "web_load", "node", "java", "gunicorn", "mosquitto", "relays", "rsync", "wget",
-    "varnish", "cpython",
+    "varnish", "cpython", "golang",
 )
 A_DAY = 3
 

@@ -69,7 +69,7 @@ impl Run {
             }
         };
         match program::obstacle(&program) {
-            None if program::is_go(&program) => eprintln!(
+            None | Some(Obstacle::OwnWait(_)) if program::is_go(&program) => eprintln!(
                 "knetctl: {shown} is a Go program: it makes its system calls itself, it runs on kernel sockets"
             ),
             None => {}
