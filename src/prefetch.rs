@@ -33,10 +33,13 @@ pub fn line(address: usize) {
 /// Fetches every line of `bytes` bytes from `address` on.
 #[inline]
 pub fn lines(address: usize, bytes: usize) {
-    let first = address & !(LINE - 1);
-    let last = address.saturating_add(bytes);
-    for at in (first..last).step_by(LINE) {
+    let mut at = address & !(LINE - 1);
+    // Counted down: the end of memory is no end of the loop, and a step_by costs more than what it fetches.
+    let mut left = bytes.saturating_add(address - at);
+    while left > 0 {
         line(at);
+        at = at.wrapping_add(LINE);
+        left = left.saturating_sub(LINE);
     }
 }
 

@@ -72,7 +72,7 @@ def descriptors(wanted):
 
 def main():
     options = parse()
-    descriptors(max(11_000, options.connections + 1000))
+    descriptors(11_000)
     progress = Progress()
     wanted = options.suites or list(SUITES)
     for suite in wanted:

@@ -111,9 +111,9 @@ class World:
         self.opens = {end: self.lab.kernel_tcp(end) for end in "sc"}
         return self
 
-    def serve(self):
+    def serve(self, processes=1):
         """Starts the benchmark's own server."""
-        return self.start(program("server"), SERVER, str(PORT))
+        return self.start(program("server"), SERVER, str(PORT), str(processes))
 
     def listens(self):
         if self.process.poll() is not None:
@@ -127,13 +127,18 @@ class World:
         return False
 
     def find(self, end, comm):
+        """The first process of that name."""
+        return next(iter(self.find_all(end, comm)), None)
+
+    def find_all(self, end, comm):
         space = f"knet-{self.lab.name}-{end}"
         pids = subprocess.run(["ip", "netns", "pids", space], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+        found = []
         for pid in pids:
             with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="ascii") as file:
                 if file.read().startswith(comm[:15]):
-                    return int(pid)
-        return None
+                    found.append(int(pid))
+        return found
 
     def command(self, *command):
         return self.lab.command("client", "taskset", "-c", str(CLIENT_CPU), *command)
@@ -177,7 +182,8 @@ class World:
 
     def threads(self):
         """Where the threads run."""
-        found = machine.placement(self.server)[:1]
+        lines = machine.placement(self.server)
+        found = lines[:1] + [line for line in lines[1:] if line.startswith("knet")]
         for end in "sc":
             found += [f"{line} ({'server' if end == 's' else 'client'} side)" for line in machine.placement(self.find(end, "knetd"))]
         return found + [f"client program on CPU {CLIENT_CPU}"]
@@ -192,14 +198,13 @@ class World:
 
 
 @contextlib.contextmanager
-def both_worlds(options, serve=True, **how):
+def both_worlds(options, processes=1, **how):
     """A kernel and a knet world with servers, closed at the end."""
     worlds = []
     try:
         for label in (KERNEL, KNET):
             worlds.append(World(label, options, **how))
-            if serve:
-                worlds[-1].serve()
+            worlds[-1].serve(processes)
         yield worlds
     finally:
         for world in worlds:

@@ -175,16 +175,33 @@ static void connect_often(int parallel, uint64_t ms)
 	printf("{\"per_s\": %.1f, \"count\": %lu}\n", (double)done * 1e9 / (double)(now_ns() - begin), first + done);
 }
 
+/* Many connections at once: one round trip each takes long. */
+static void join_all(int *fds, int count, size_t bytes)
+{
+	for (int i = 0; i < count; i++)
+		fds[i] = join(WHAT_ECHO, SOCK_NONBLOCK);
+	for (int i = 0; i < count; i++) {
+		struct pollfd ready = {.fd = fds[i], .events = POLLOUT};
+		char first = WHAT_ECHO;
+
+		if (poll(&ready, 1, 10000) != 1 || !(ready.revents & POLLOUT) || (ready.revents & POLLERR))
+			DIE("connect");
+		fcntl(fds[i], F_SETFL, 0);
+		if (send(fds[i], &first, 1, 0) != 1)
+			DIE("first byte");
+	}
+	for (int i = 0; i < count; i++)
+		ask(fds[i], bytes);
+}
+
 static void hold(int count, size_t bytes)
 {
 	int *fds = calloc((size_t)count, sizeof *fds);
 	char line[64];
 	int at = 0;
 
-	for (int i = 0; i < count; i++) {
-		fds[i] = join(WHAT_ECHO, 0);
-		ask(fds[i], bytes);
-	}
+	for (int i = 0; i < count; i += MANY)
+		join_all(fds + i, count - i < MANY ? count - i : MANY, bytes);
 	printf("ready %d\n", count);
 	fflush(stdout);
 	while (fgets(line, sizeof line, stdin) != NULL) {

@@ -1,4 +1,7 @@
-/* server ADDRESS PORT: one thread, one epoll; serves all kinds of connections of wire.h until it is ended. */
+/*
+ * server ADDRESS PORT [PROCESSES]: serves all kinds of connections of wire.h until it is ended; each process has one thread and
+ * one epoll, and accepts as long as it has descriptors.
+ */
 #include "wire.h"
 
 struct peer {
@@ -10,19 +13,21 @@ struct peer {
 };
 
 static struct peer *peers;
-static int peers_max;
+static int peers_max, peers_now;
+static int watched = 1; /* the listener */
 static char chunk[CHUNK];
 
 static void ended(int fd)
 {
 	free(peers[fd].bytes);
 	peers[fd] = (struct peer){0};
+	peers_now--;
 	close(fd);
 }
 
 static void accept_all(int listener, int epoll)
 {
-	for (;;) {
+	while (watched) {
 		int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
 		int on = 1;
 		struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
@@ -32,6 +37,11 @@ static void accept_all(int listener, int epoll)
 		if (fd >= peers_max) {
 			close(fd);
 			continue;
+		}
+		if (++peers_now >= peers_max - 100) {
+			/* The other processes go on. */
+			epoll_ctl(epoll, EPOLL_CTL_DEL, listener, NULL);
+			watched = 0;
 		}
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 		peers[fd] = (struct peer){0};
@@ -132,11 +142,11 @@ int main(int argc, char **argv)
 	struct sockaddr_in end;
 	int on = 1;
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-	int epoll = epoll_create1(0);
 	struct epoll_event event = {.events = EPOLLIN, .data.fd = listener};
 	struct rlimit limit;
+	int epoll;
 
-	if (argc != 3)
+	if (argc < 3)
 		return 64;
 	end = endpoint(argv[1], argv[2]);
 	more_descriptors();
@@ -146,6 +156,10 @@ int main(int argc, char **argv)
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 	if (peers == NULL || bind(listener, (struct sockaddr *)&end, sizeof end) != 0 || listen(listener, 4096) != 0)
 		DIE("listen");
+	for (int others = argc > 3 ? atoi(argv[3]) - 1 : 0; others > 0; others--)
+		if (fork() == 0)
+			break;
+	epoll = epoll_create1(0);
 	epoll_ctl(epoll, EPOLL_CTL_ADD, listener, &event);
 	for (;;) {
 		int count = epoll_wait(epoll, events, MANY, -1);
@@ -153,8 +167,10 @@ int main(int argc, char **argv)
 		for (int i = 0; i < count; i++) {
 			int fd = events[i].data.fd;
 
-			if (fd == listener)
+			if (fd == listener && watched)
 				accept_all(listener, epoll);
+			else if (fd == listener)
+				continue;
 			else if (peers[fd].kind == WHAT_SOURCE)
 				events[i].events & (EPOLLHUP | EPOLLERR) ? ended(fd) : pour(fd);
 			else if (peers[fd].want > 0)

@@ -84,6 +84,8 @@ impl Flags {
     pub(crate) const GAP: Self = Self(2048);
     /// Something came or left since its memory was given back, or that never happened.
     pub(crate) const STIRRED: Self = Self(4096);
+    /// It was given bytes since it was asked for segments: nobody need look whether it has some.
+    pub(crate) const HANDED: Self = Self(8192);
 
     /// Whether `flag` is set.
     pub(crate) fn has(self, flag: Self) -> bool {

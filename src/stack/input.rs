@@ -1,9 +1,11 @@
 //! Frames in: classify and look up the whole burst, then guard, feed and draw the consequences.
 
+use core::ops::Range;
 use core::time::Duration;
 
 use super::api::{Change, FlowMemory, FlowState};
 use super::demux::{Class, TcpFlags, TcpFrame, classify, classify_looped};
+use super::drop_reason::DropReason;
 use super::flow::Panicked;
 use super::flow_table::{Cold, Flags, Hot, Phase};
 use super::frame::Checksums;
@@ -40,29 +42,40 @@ impl Stack {
                 .iter()
                 .map(|frame| (classify(frame.bytes, frame.meta, &self.rules), None)),
         );
-        self.look_up(&mut burst);
+        let mut hashes = [0; BURST_MAX];
+        let crowd = self.fetch_parts(&burst, &mut hashes);
         let bytes: usize = frames.iter().map(|frame| frame.bytes.len()).sum();
         self.counters.rx_frames.add(frames.len() as u64);
         self.counters.rx_bytes.add(bytes as u64);
         let mut io = Io { now, memory, tx };
-        for (frame, (class, flow)) in frames.iter_mut().zip(burst.drain(..)) {
+        let mut sought = 0;
+        for (at, frame) in frames.iter_mut().enumerate() {
+            // One group ahead of the one that is processed, whose work hides the misses.
+            if at % GROUP == 0 {
+                let end = (at + 2 * GROUP).min(burst.len());
+                self.find_flows(&mut burst, sought..end, &hashes, crowd);
+                sought = end;
+            }
+            let Some(slot) = burst.get_mut(at) else {
+                break;
+            };
+            let (class, flow) = core::mem::replace(slot, TAKEN);
             self.receive(&mut io, frame.bytes, class, flow);
         }
         self.burst = burst;
     }
 
-    /// Finds the flow of each frame. With many flows nearly every line is a miss: each step fetches what the next one needs for
-    /// the whole burst, so that the misses overlap.
-    fn look_up(&self, burst: &mut [(Class, Option<u32>)]) {
-        let mut hashes = [0; BURST_MAX];
-        for ((class, _), hash) in burst.iter().zip(&mut hashes) {
+    /// Hashes the connection of each frame. With many flows nearly every line is a miss, so that each step fetches what the next
+    /// one needs for all frames; here hash slots, then both parts of the flows. Returns whether there are many.
+    fn fetch_parts(&self, burst: &[(Class, Option<u32>)], hashes: &mut [u32]) -> bool {
+        for ((class, _), hash) in burst.iter().zip(&mut *hashes) {
             if let Class::Tcp(frame) = class {
                 *hash = self.table.prefetch_slot(frame.key);
             }
         }
         let crowd = self.table.live() >= self.prefetch_from;
         if crowd {
-            for ((class, _), hash) in burst.iter().zip(&hashes) {
+            for ((class, _), hash) in burst.iter().zip(hashes) {
                 if let Class::Tcp(_) = class
                     && let Some(index) = self.table.prefetch_parts(*hash)
                 {
@@ -70,7 +83,20 @@ impl Stack {
                 }
             }
         }
-        for ((class, flow), hash) in burst.iter_mut().zip(&hashes) {
+        crowd
+    }
+
+    /// Finds the flows of some of the frames, and fetches their sockets and buffers.
+    fn find_flows(
+        &self,
+        burst: &mut [(Class, Option<u32>)],
+        which: Range<usize>,
+        hashes: &[u32],
+        crowd: bool,
+    ) {
+        let hashes = hashes.get(which.clone()).unwrap_or(&[]);
+        let frames = burst.get_mut(which).unwrap_or(&mut []);
+        for ((class, flow), hash) in frames.iter_mut().zip(hashes) {
             let Class::Tcp(frame) = class else {
                 continue;
             };
@@ -629,6 +655,10 @@ pub(crate) fn clamp_peer_mss(bytes: &mut [u8], frame: &TcpFrame, limit: u16) -> 
         .min(limit)
 }
 
+/// Frames that are looked up together.
+const GROUP: usize = 8;
+/// What is left of a frame that was processed.
+const TAKEN: (Class, Option<u32>) = (Class::NotOurs(DropReason::EtherType), None);
 /// Linux' TCP_DELACK_MIN, below the 500 ms of RFC 1122 section 4.2.3.2.
 pub(crate) const ACK_DELAY: Duration = Duration::from_millis(40);
 /// RFC 9293 MUST-15.

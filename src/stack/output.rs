@@ -63,6 +63,7 @@ impl Stack {
         if taken > 0 {
             cold.tx_total += taken as u64;
             hot.flags.set(Flags::STIRRED);
+            hot.flags.set(Flags::HANDED);
             self.sweep.stir(now);
             self.mark_dirty(index);
         }
@@ -207,7 +208,13 @@ impl Stack {
             let Some(interface) = self.interfaces.of(class) else {
                 return (sent, Progress::Idle);
             };
-            match hot.engine.poll_at(interface, io.now) {
+            let due = if hot.flags.has(Flags::HANDED) {
+                hot.flags.clear(Flags::HANDED);
+                Due::Now
+            } else {
+                hot.engine.poll_at(interface, io.now)
+            };
+            match due {
                 Due::Now if sent >= FLOW_SEGMENTS => return (sent, Progress::More),
                 Due::Now if quiet < QUIET_ROUNDS => {}
                 due => {
