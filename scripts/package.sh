@@ -112,7 +112,7 @@ lay_out() { # LIBDIR ZSH-FOLDER
   put 644 "$root/packaging/systemd/knetd.service" usr/lib/systemd/system/knetd.service
   put 644 "$root/packaging/systemd/knet.sysusers" usr/lib/sysusers.d/knet.conf
   put 644 "$root/packaging/systemd/knet.tmpfiles" usr/lib/tmpfiles.d/knet.conf
-  install -d -m 750 "$tree/var/log/knet"
+  install -d -m 750 "$tree/var/log/knet" "$tree/etc/knet/run"
   for file in "$root"/packaging/systemd/drop-ins/*.conf; do
     put 644 "$file" "usr/share/knet/drop-ins/$(basename "$file")"
   done
@@ -165,7 +165,9 @@ file_list() {
     /usr/share/doc/knet-rs/docs; do
     echo "%dir $path"
   done
-  echo '%dir %attr(0750,root,root) /var/log/knet'
+  for path in /var/log/knet /etc/knet/run; do
+    echo "%dir %attr(0750,root,root) $path"
+  done
 }
 
 make_rpm() {

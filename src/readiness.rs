@@ -114,7 +114,10 @@ pub fn bits(cell: &ObjectCell, tx_ring_bytes: u32) -> u32 {
             bits |= event::OUT | event::WRNORM;
         }
     }
-    if cell.host.error.load(Ordering::Acquire) != 0 {
+    // The error queue has notices, or there is an error.
+    let notices = cell.write.zerocopy_sent.load(Ordering::Acquire)
+        != cell.write.zerocopy_told.load(Ordering::Acquire);
+    if notices || cell.host.error.load(Ordering::Acquire) != 0 {
         bits |= event::ERR;
     }
     bits

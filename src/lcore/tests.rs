@@ -329,6 +329,27 @@ fn bytes_received_before_a_reset_stay_readable() {
 }
 
 #[test]
+fn bytes_sent_before_an_aborting_close_leave_before_the_reset() {
+    for linger in [false, true] {
+        let mut lab = Lab::new();
+        let listener = lab.listen(16);
+        let (out, into) = lab.connect(listener);
+        if linger {
+            let wish = &lab.client.program.cell(out).wish;
+            wish.linger.store(1 << 31, Ordering::Relaxed);
+        } else {
+            lab.server.program.send(into, b"never read");
+            lab.until(1, |lab| lab.client.program.bits(out) & event::IN != 0);
+        }
+        // The lcore hears of both in the same turn.
+        lab.client.program.send(out, b"the last words");
+        lab.client.program.close(out);
+        lab.until(1, |lab| lab.server.program.bits(into) & event::ERR != 0);
+        assert_eq!(lab.server.program.recv(into, 100), b"the last words");
+    }
+}
+
+#[test]
 fn shutdown_is_half_a_close() {
     let mut lab = Lab::new();
     let listener = lab.listen(16);

@@ -368,6 +368,20 @@ impl Stack {
         }
     }
 
+    /// Sends what of the flow's bytes may leave now, before a [`Stack::close`] that throws the rest away: Linux sends them
+    /// in send(2) itself.
+    pub fn send_now(
+        &mut self,
+        now: Instant,
+        flow: FlowId,
+        memory: &mut dyn FlowMemory,
+        tx: &mut dyn TxQueue,
+    ) {
+        if let Some(index) = self.table.resolve(flow) {
+            self.work_on(&mut Io { now, memory, tx }, index);
+        }
+    }
+
     /// Lets go of a flow that is over, and frees it at once, so that its ring can be lent again.
     pub fn forget(
         &mut self,

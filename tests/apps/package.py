@@ -298,6 +298,11 @@ def an_upgrade_of_the_rpm_keeps_an_edited_config(packages):
 
 def the_removal_of_the_rpm_leaves_edited_files_only(packages):
     root = packages.rpm_root
+    stats = root + "/etc/knet/run/stats"
+    os.makedirs(stats)
+    for name in ("knet-persist.json", "knet_persist-20260101000000.json"):
+        with open(f"{stats}/{name}", "w", encoding="ascii") as file:
+            file.write("{}")
     run("rpm", "--root", root, "-e", "--nodeps", "knet-rs")
     after = tree(root, ["var/lib/rpm", "usr/lib/sysimage"])
     files = {path for path, (kind, _) in after.items() if kind != stat.S_IFDIR and path not in packages.rpm_before}
@@ -305,7 +310,8 @@ def the_removal_of_the_rpm_leaves_edited_files_only(packages):
     assert files == edited, f"left behind: {files ^ edited}"
     with open(root + "/etc/knet/knet_comm.conf.rpmsave", encoding="utf-8") as file:
         assert file.read() == EDITED
-    assert not os.path.exists(root + "/usr/share/knet") and not os.path.exists(root + "/var/log/knet")
+    for folder in ("/usr/share/knet", "/var/log/knet", "/etc/knet/run"):
+        assert not os.path.exists(root + folder), folder
 
 
 def the_deb_installs_runs_upgrades_and_goes(packages):
