@@ -197,7 +197,7 @@ fn ss_shows_what_each_socket_does() {
     );
     assert_eq!(
         server
-            .json(&["ss", "--json", "-l"])
+            .json(&["ss", "--json", "-tlnp"])
             .as_array()
             .unwrap()
             .len(),

@@ -132,7 +132,7 @@ section! { Dpdk "dpdk" "DPDK: cores, queues and EAL arguments." {
     socket_mem: String = Key::knet("socket_mem", Kind::Text(SOCKET_MEM), "\"\"", "MB of hugepages for each NUMA node; empty: as much as the port needs.");
     socket_limit: String = Key::knet("socket_limit", Kind::Text(SOCKET_LIMIT), "\"\"", "MB of hugepages for each NUMA node at most; not below socket_mem.");
     external_driver: String = Key::knet("external_driver", Kind::Text(DRIVER), "\"\"", "PMD that DPDK does not bring along, for example \"-dlibrte_net_hinic3.so\".");
-    telemetry: i64 = Key::knet("telemetry", BIT, "1", "1: DPDK's telemetry socket.");
+    telemetry: i64 = Key::knet("telemetry", BIT, "1", "1: DPDK's telemetry sockets, with K-NET's commands (dpdk-telemetry.py -f knet -i 1), and the file of statistics that is kept.");
     huge_dir: String = Key::knet("huge_dir", Kind::Text(HUGE_DIR), "\"\"", "hugetlbfs folder; empty: hugepages without files.");
     base_virtaddr: String = Key::knet("base-virtaddr", Kind::Text(BASE_VIRTADDR), "\"\"", "Where EAL maps its memory first.");
 } }

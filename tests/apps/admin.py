@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What an operator sees of real programs: two hosts over a unix socket, no privilege."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -210,28 +211,45 @@ def dpdks_own_client_reads_the_telemetry(admin):
     return None
 
 
-def metrics_are_off_unless_asked_for(admin):
-    conf, run = os.path.join(admin.lab.work, "metrics.conf"), os.path.join(admin.lab.work, "run-metrics")
+def metrics_on_a_unix_socket(admin):
     path = os.path.join(admin.lab.work, "metrics.sock")
+    metrics(admin, "unix", f"unix:{path}", path)
+    wait_for("the socket is gone with its host", lambda: not os.path.exists(path))
+
+
+def metrics_on_loopback(admin):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    metrics(admin, "loopback", f"127.0.0.1:{port}", ("127.0.0.1", port))
+
+
+def metrics(admin, name, at, address):
+    conf, run = os.path.join(admin.lab.work, f"{name}.conf"), os.path.join(admin.lab.work, f"run-{name}")
     with open(conf, "w", encoding="ascii") as file:
-        file.write(f'{{"interface": {{"vdevs": ["knet_unix,path={admin.lab.work}/wire"], "ip": "10.77.1.1"}},'
-                   f' "common": {{"metrics": "unix:{path}", "linger_s": 0}}}}')
+        file.write(f'{{"interface": {{"vdevs": ["knet_unix,path={admin.lab.work}/wire-{name}"], "ip": "10.77.1.1"}},'
+                   f' "common": {{"metrics": "{at}", "linger_s": 0}}}}')
     os.makedirs(run, mode=0o700)
     listens = LISTENS.replace("'0.0.0.0', 0", "'10.77.1.1', 80")
     changed = {"KNET_CONF": conf, "KNET_RUN_DIR": run, "KNET_HOST": os.path.join(BUILD, "knetd")}
     process = started(admin, [sys.executable, "-c", listens], LD_PRELOAD=os.path.join(BUILD, "libknet_frame.so"), **changed)
-    wait_for("the socket is there", lambda: os.path.exists(path))
 
     def get(request):
-        peer = socket.socket(socket.AF_UNIX)
+        peer = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
         peer.settimeout(10)
-        peer.connect(path)
+        peer.connect(address)
         peer.sendall(request)
         parts = []
         while part := peer.recv(65536):
             parts.append(part)
         return b"".join(parts).decode().split("\r\n\r\n", 1)
 
+    def listens_there():
+        with contextlib.suppress(OSError):
+            return get(b"GET / HTTP/1.1\r\n\r\n")
+        return None
+
+    wait_for("it listens", listens_there)
     head, body = get(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
     assert head.startswith("HTTP/1.1 200 ") and "application/openmetrics-text; version=1.0.0" in head, head
     assert body.endswith("# EOF\n"), body[-100:]
@@ -255,7 +273,6 @@ def metrics_are_off_unless_asked_for(admin):
     assert get(b"GET /nothing HTTP/1.1\r\n\r\n")[0].startswith("HTTP/1.1 404 ")
     assert get(b"POST /metrics HTTP/1.1\r\n\r\n")[0].startswith("HTTP/1.1 405 ")
     admin.lab.end(process)
-    wait_for("the socket is gone with its host", lambda: not os.path.exists(path))
 
 
 def capturing(admin, path, *words):
@@ -491,7 +508,8 @@ CASES = [
     why_knows_set_user_id,
     why_reads_the_config,
     dpdks_own_client_reads_the_telemetry,
-    metrics_are_off_unless_asked_for,
+    metrics_on_a_unix_socket,
+    metrics_on_loopback,
     tshark_reads_a_capture_and_agrees_with_the_counters,
     capture_filters_cuts_and_ends,
     capture_loses_frames_and_not_traffic_when_the_disk_is_slow,

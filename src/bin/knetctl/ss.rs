@@ -36,6 +36,9 @@ pub(crate) struct Ss {
     /// Ports as numbers; they always are.
     #[arg(short, long)]
     numeric: bool,
+    /// The processes; they always are shown.
+    #[arg(short, long)]
+    processes: bool,
     /// One more line a socket with the rest that is known.
     #[arg(short, long)]
     info: bool,

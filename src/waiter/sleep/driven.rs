@@ -2,7 +2,6 @@
 
 use core::time::Duration;
 
-use super::super::counters::COUNTERS;
 use super::super::slot::Slot;
 use super::{OWN, POLLNVAL, Sleeping, Wake, Watch, conclude, look, wait_once};
 use crate::attach::Link;
@@ -162,7 +161,6 @@ impl Wait<'_, '_> {
             drive.stay();
             return Some(Some(Wake::Ready));
         }
-        COUNTERS.waits_rested.raise();
         drive.let_go();
         let rest = resting.rest;
         let until = rest.until.into_iter().chain(self.deadline).min();
