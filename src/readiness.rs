@@ -57,12 +57,20 @@ pub fn readable_bytes(cell: &ObjectCell) -> u64 {
 #[must_use]
 pub fn is_writable(cell: &ObjectCell, tx_ring_bytes: u32) -> bool {
     let free = byte_ring::writable(&cell.host, &cell.write, tx_ring_bytes);
-    let backed = cell
-        .host
-        .tx_backed
-        .load(Ordering::Acquire)
-        .min(tx_ring_bytes);
-    free.saturating_mul(3) >= u64::from(backed) && free > 0
+    let backed = byte_ring::backed(&cell.host, &cell.write, tx_ring_bytes);
+    if free.saturating_mul(3) >= u64::from(backed) && free > 0 {
+        return true;
+    }
+    if backed == tx_ring_bytes || cell.write.want_room.load(Ordering::SeqCst) != 0 {
+        return false;
+    }
+    // A writer puts memory behind more of the ring; only one that could not has asked for room.
+    let queued = cell
+        .write
+        .tx_reserved
+        .load(Ordering::Relaxed)
+        .saturating_sub(cell.host.tx_head.load(Ordering::Acquire));
+    queued.saturating_mul(3) <= u64::from(tx_ring_bytes).saturating_mul(2)
 }
 
 /// The event bits of an object now, as tcp_poll gives them (Linux net/ipv4/tcp.c).
@@ -106,7 +114,10 @@ pub fn bits(cell: &ObjectCell, tx_ring_bytes: u32) -> u32 {
             bits |= event::OUT | event::WRNORM;
         }
     }
-    if cell.host.error.load(Ordering::Acquire) != 0 {
+    // The error queue has notices, or there is an error.
+    let notices = cell.write.zerocopy_sent.load(Ordering::Acquire)
+        != cell.write.zerocopy_told.load(Ordering::Acquire);
+    if notices || cell.host.error.load(Ordering::Acquire) != 0 {
         bits |= event::ERR;
     }
     bits

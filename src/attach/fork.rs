@@ -75,10 +75,10 @@ pub fn parent() {
 
 /// Behind fork, in the child.
 pub fn child() {
+    pending::close_parents();
     release();
     // What a host inside the parent has open: with it our own socket's other end, whose hang-up is to tell us its death.
     descriptor::close_hosts();
-    pending::close_parents();
     let socket = CHILD_SOCKET.swap(-1, Ordering::Relaxed);
     if let Some(link) = link::inherited() {
         if socket >= 0 {

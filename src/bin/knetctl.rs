@@ -11,12 +11,18 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
+#[path = "knetctl/capture.rs"]
+mod capture;
 #[path = "knetctl/check.rs"]
 mod check;
+#[path = "knetctl/collect.rs"]
+mod collect;
 #[path = "knetctl/generate.rs"]
 mod generate;
 #[path = "knetctl/host.rs"]
 mod host;
+#[path = "knetctl/latency.rs"]
+mod latency;
 #[path = "knetctl/nic.rs"]
 mod nic;
 #[path = "knetctl/print.rs"]
@@ -27,12 +33,18 @@ mod process;
 mod program;
 #[path = "knetctl/run.rs"]
 mod run;
+#[path = "knetctl/spans.rs"]
+mod spans;
 #[path = "knetctl/ss.rs"]
 mod ss;
 #[path = "knetctl/stats.rs"]
 mod stats;
 #[path = "knetctl/status.rs"]
 mod status;
+#[path = "knetctl/top.rs"]
+mod top;
+#[path = "knetctl/trace.rs"]
+mod trace;
 #[path = "knetctl/why.rs"]
 mod why;
 
@@ -56,6 +68,11 @@ enum Command {
     Ss(ss::Ss),
     Stats(stats::Stats),
     Why(why::Why),
+    Top(top::Top),
+    Latency(latency::Latency),
+    Capture(capture::Capture),
+    Trace(trace::Trace),
+    Collect(collect::Collect),
     Generate(generate::Generate),
 }
 
@@ -69,6 +86,11 @@ fn main() -> ExitCode {
             Command::Ss(ss) => ss.execute(),
             Command::Stats(stats) => stats.execute(),
             Command::Why(why) => why.execute(),
+            Command::Top(top) => top.execute(),
+            Command::Latency(latency) => latency.execute(),
+            Command::Capture(capture) => capture.execute(),
+            Command::Trace(trace) => trace.execute(),
+            Command::Collect(collect) => collect.execute(),
             Command::Generate(generate) => generate.execute(),
         },
         Err(error) => {

@@ -20,7 +20,7 @@ pub const FREEBIND: i32 = libc::IP_FREEBIND;
 
 /// Level and number of the options that a connection has from its listener (sk_clone_lock), without those that the channel
 /// keeps.
-pub const HANDED_DOWN: [(i32, i32); 42] = [
+pub const HANDED_DOWN: [(i32, i32); 40] = [
     (SOCKET, libc::SO_DEBUG),
     (SOCKET, libc::SO_DONTROUTE),
     (SOCKET, libc::SO_BROADCAST),
@@ -38,7 +38,6 @@ pub const HANDED_DOWN: [(i32, i32); 42] = [
     (SOCKET, libc::SO_SELECT_ERR_QUEUE),
     (SOCKET, libc::SO_BUSY_POLL),
     (SOCKET, libc::SO_MAX_PACING_RATE),
-    (SOCKET, libc::SO_ZEROCOPY),
     (SOCKET, libc::SO_PREFER_BUSY_POLL),
     (SOCKET, SO_BUF_LOCK),
     (SOCKET, SO_TXREHASH),
@@ -51,7 +50,6 @@ pub const HANDED_DOWN: [(i32, i32); 42] = [
     (TCP, libc::TCP_NOTSENT_LOWAT),
     (TCP, libc::TCP_SAVE_SYN),
     (TCP, libc::TCP_FASTOPEN_NO_COOKIE),
-    (TCP, libc::TCP_INQ),
     (TCP, TCP_TX_DELAY),
     (IP, libc::IP_RECVOPTS),
     (IP, libc::IP_PKTINFO),

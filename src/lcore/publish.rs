@@ -2,7 +2,7 @@
 
 use super::bell::{errno_number, options_of, store_endpoint};
 use super::family::Work;
-use super::object::{Queued, Record, Role};
+use super::object::{Queued, Record, Role, Token};
 use super::segments::PAGE;
 use crate::channel::accept_ring;
 use crate::channel::cell::{ObjectCell, flag, kind, shut};
@@ -72,8 +72,9 @@ impl Work<'_> {
         self.shared.stack.set_options(flow, &options_of(from));
         cell.host.kind.store(kind::STREAM, Ordering::Release);
         self.tell(object, cell, &facts);
+        // The stack admits no more than fit; should it ever, the flow has no place.
         if !self.queue(listener_object, from, entries, object) {
-            self.shared.counters.flows_reset_queue_full.raise();
+            self.shared.counters.flows_refused_no_memory.raise();
             if let Some(record) = self.records.at_mut(object) {
                 record.queued = None;
                 record.closed = true;
@@ -188,6 +189,11 @@ impl Work<'_> {
             // Release: the bytes before it are in the ring.
             cell.host.rx_tail.store(facts.rx_total, Ordering::Release);
             news = Some(News::Arrived);
+            let token = Token {
+                owner: self.owner,
+                object,
+            };
+            self.shared.latency.arrived(token, facts.rx_total);
         }
         let record = self.records.at_mut(object)?;
         cell.host.tx_acked.store(facts.tx_acked, Ordering::Release);

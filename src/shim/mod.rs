@@ -7,6 +7,7 @@
 //! Each call takes the same steps: look up what the number stands for, convert the arguments, call the object,
 //! convert back.
 
+mod control;
 mod cvt;
 pub mod descriptor;
 pub mod engine;

@@ -25,7 +25,12 @@ const fn kept_as_given(level: c_int, name: c_int) -> bool {
     match level {
         sockopt::SOCKET => matches!(
             name,
-            name::KEEPALIVE | name::REUSEADDR | name::REUSEPORT | name::RCVLOWAT | name::LINGER
+            name::KEEPALIVE
+                | name::REUSEADDR
+                | name::REUSEPORT
+                | name::RCVLOWAT
+                | name::LINGER
+                | name::ZEROCOPY
         ),
         sockopt::TCP => matches!(
             name,
@@ -36,6 +41,7 @@ const fn kept_as_given(level: c_int, name: c_int) -> bool {
                 | name::KEEPCNT
                 | name::USER_TIMEOUT
                 | name::MAXSEG
+                | name::INQ
         ),
         sockopt::IP => matches!(name, name::TOS | name::TTL),
         _ => false,
@@ -132,6 +138,8 @@ fn told(socket: Socket, judge: c_int, level: c_int, name: c_int, bytes: &[u8]) -
         (sockopt::SOCKET, name::REUSEPORT) => bit(option::REUSEPORT),
         (sockopt::TCP, name::NODELAY) => bit(option::NODELAY),
         (sockopt::TCP, name::CORK) => bit(option::CORK),
+        (sockopt::SOCKET, name::ZEROCOPY) => bit(option::ZEROCOPY),
+        (sockopt::TCP, name::INQ) => bit(option::INQ),
         (sockopt::SOCKET, name::RCVBUF | libc::SO_RCVBUFFORCE) => {
             let kept = as_kept(name::RCVBUF);
             word(&|line| line.rcvbuf.store(kept, Ordering::Relaxed))
@@ -304,6 +312,8 @@ fn told_by(
         (sockopt::SOCKET, name::REUSEPORT) => has(option::REUSEPORT),
         (sockopt::TCP, name::NODELAY) => has(option::NODELAY),
         (sockopt::TCP, name::CORK) => has(option::CORK),
+        (sockopt::SOCKET, name::ZEROCOPY) => has(option::ZEROCOPY),
+        (sockopt::TCP, name::INQ) => has(option::INQ),
         (sockopt::SOCKET, name::RCVBUF) => positive(kept.rcvbuf),
         (sockopt::SOCKET, name::SNDBUF) => positive(kept.sndbuf),
         (sockopt::SOCKET, name::RCVLOWAT) => positive(kept.rcvlowat.max(1)),

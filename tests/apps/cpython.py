@@ -23,7 +23,7 @@ KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cpython_known.
 
 # Runs tests by name and prints "= TEST RESULT WORDS" for each; with an address, every loopback one in the tests is that.
 RUNNER = r"""
-import faulthandler, importlib.machinery, importlib.util, sys, unittest
+import faulthandler, importlib.machinery, importlib.util, os, sys, unittest
 address, names = sys.argv[1], sys.argv[2:]
 
 class Moved(importlib.machinery.SourceFileLoader):
@@ -77,6 +77,7 @@ support.verbose = False
 suite = unittest.defaultTestLoader.loadTestsFromNames(names)
 suite.run(Result())
 print("= end", flush=True)
+os._exit(0)  # without the threads that a failed test left waiting
 """
 
 
