@@ -76,9 +76,14 @@ put() { # MODE SOURCE TARGET
   install -D -m "$1" "$2" "$tree/$3"
 }
 
-binary() { # SOURCE TARGET
-  put 755 "$1" "$2"
-  strip --strip-unneeded --remove-section=.comment "$tree/$2"
+binary() { # SOURCE TARGET: stripped, once for all formats
+  local stripped
+  stripped=$work/stripped/$(basename "$1")
+  if [ ! -e "$stripped" ]; then
+    mkdir -p "$work/stripped"
+    strip --strip-unneeded --remove-section=.comment -o "$stripped" "$1"
+  fi
+  put 755 "$stripped" "$2"
 }
 
 script() { # SOURCE TARGET: by its interpreter's path, as packages call it

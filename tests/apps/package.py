@@ -49,8 +49,8 @@ def sha(path):
         return hashlib.sha256(file.read()).hexdigest()
 
 
-def run(*command, check=True, **options):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
+def run(*command, check=True, seconds=120, **options):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds,
                           stdin=subprocess.DEVNULL, **options)
     if check and done.returncode != 0:
         raise AssertionError(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}")
@@ -90,7 +90,7 @@ class Place:
         """Makes both packages of the binaries that are there."""
         out = os.path.join(self.work, "out" + release)
         run(os.path.join(ROOT, "scripts", "package.sh"), "--no-build", "--out", out, "--release", release, *options,
-            env={**os.environ, "KNET_BUILD": PROFILE})
+            seconds=300, env={**os.environ, "KNET_BUILD": PROFILE})
         self.rpms += glob.glob(out + "/*.rpm")
         self.debs += glob.glob(out + "/*.deb")
 

@@ -105,7 +105,7 @@ class Machine:
         """The package's files and the modules in one folder, an initramfs, the namespace with its taps."""
         out, extra = os.path.join(self.work, "out"), os.path.join(self.work, "extra")
         run(os.path.join(ROOT, "scripts", "package.sh"), "--rpm", "--no-build", "--out", out,
-            env={**os.environ, "KNET_BUILD": PROFILE})
+            seconds=300, env={**os.environ, "KNET_BUILD": PROFILE})
         os.makedirs(extra)
         run("rpm", "--root", extra, "--initdb")
         run("rpm", "--root", extra, "-i", "--nodeps", *glob.glob(out + "/*.rpm"))
