@@ -13,8 +13,10 @@
 //! | remove the slot, `sleeping = 0` | |
 
 use crate::channel::byte_ring;
-use crate::channel::cell::{ObjectCell, SlotCell, flag, kind, shut};
+use crate::channel::cell::{EpollCell, Item, ObjectCell, SlotCell, flag, item, kind, shut};
+use crate::channel::layout::EPOLLS;
 use crate::channel::map::Control;
+use crate::channel::mask::Mask;
 use crate::channel::sync::{Ordering, fence};
 
 pub mod herald;
@@ -55,12 +57,20 @@ pub fn readable_bytes(cell: &ObjectCell) -> u64 {
 #[must_use]
 pub fn is_writable(cell: &ObjectCell, tx_ring_bytes: u32) -> bool {
     let free = byte_ring::writable(&cell.host, &cell.write, tx_ring_bytes);
-    let backed = cell
-        .host
-        .tx_backed
-        .load(Ordering::Acquire)
-        .min(tx_ring_bytes);
-    free.saturating_mul(3) >= u64::from(backed) && free > 0
+    let backed = byte_ring::backed(&cell.host, &cell.write, tx_ring_bytes);
+    if free.saturating_mul(3) >= u64::from(backed) && free > 0 {
+        return true;
+    }
+    if backed == tx_ring_bytes || cell.write.want_room.load(Ordering::SeqCst) != 0 {
+        return false;
+    }
+    // A writer puts memory behind more of the ring; only one that could not has asked for room.
+    let queued = cell
+        .write
+        .tx_reserved
+        .load(Ordering::Relaxed)
+        .saturating_sub(cell.host.tx_head.load(Ordering::Acquire));
+    queued.saturating_mul(3) <= u64::from(tx_ring_bytes).saturating_mul(2)
 }
 
 /// The event bits of an object now, as tcp_poll gives them (Linux net/ipv4/tcp.c).
@@ -104,7 +114,10 @@ pub fn bits(cell: &ObjectCell, tx_ring_bytes: u32) -> u32 {
             bits |= event::OUT | event::WRNORM;
         }
     }
-    if cell.host.error.load(Ordering::Acquire) != 0 {
+    // The error queue has notices, or there is an error.
+    let notices = cell.write.zerocopy_sent.load(Ordering::Acquire)
+        != cell.write.zerocopy_told.load(Ordering::Acquire);
+    if notices || cell.host.error.load(Ordering::Acquire) != 0 {
         bits |= event::ERR;
     }
     bits
@@ -131,18 +144,62 @@ fn writable_or_asked(cell: &ObjectCell, tx_ring_bytes: u32) -> bool {
     is_writable(cell, tx_ring_bytes)
 }
 
+/// What an edge is about, as Linux wakes its waiters with a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum News {
+    /// Bytes, or flows to accept (sk_data_ready).
+    Arrived,
+    /// Room to write (sk_write_space).
+    Room,
+    /// Anything else: it concerns everybody.
+    State,
+}
+
+/// The edges so far that concern who asks for `events`; edge-triggered epoll compares the number.
+///
+/// The sum is read first: edges that come meanwhile make the result too small, which is news once more, never none.
+#[must_use]
+pub fn edge(cell: &ObjectCell, events: u32) -> u32 {
+    let mut edge = cell.host.edge.load(Ordering::SeqCst);
+    if events & (event::IN | event::RDNORM) == 0 {
+        edge = edge.wrapping_sub(cell.host.edges_in.load(Ordering::SeqCst));
+    }
+    if events & (event::OUT | event::WRNORM) == 0 {
+        edge = edge.wrapping_sub(cell.host.edges_out.load(Ordering::SeqCst));
+    }
+    edge
+}
+
 /// Host side: tells everybody who watches object `index` that it changed. The new state is already written. `wake` is called
-/// for each slot that sleeps.
-pub fn alert(control: &Control, index: u32, mut wake: impl FnMut(u32)) {
+/// for each slot that sleeps, of those that sleep on an epoll for one (ep_poll_callback of Linux).
+pub fn alert(control: &Control, index: u32, news: News, mut wake: impl FnMut(u32)) {
     let Some(cell) = control.object(index) else {
         return;
     };
-    cell.host.edge.fetch_add(1, Ordering::SeqCst);
+    // Before the sum, see `edge`.
+    match news {
+        News::Arrived => {
+            cell.host.edges_in.fetch_add(1, Ordering::SeqCst);
+        }
+        News::Room => {
+            cell.host.edges_out.fetch_add(1, Ordering::SeqCst);
+        }
+        News::State => {}
+    }
+    let edge = cell.host.edge.fetch_add(1, Ordering::SeqCst);
     // Pairs with the fence of a sleeper: it sees the state, or we see its mask bit.
     fence(Ordering::SeqCst);
+    let exclusive = if cell.read.exclusive.load(Ordering::SeqCst) == 0 {
+        None
+    } else {
+        Some(exclusive_epolls(control, index, cell))
+    };
+    let is_shared = |epoll: u32| exclusive.as_ref().is_none_or(|them| !them.has(epoll));
     let mut is_in_an_epoll = false;
     cell.watch.epolls.for_each(|epoll| {
-        if let Some(ready) = control.ready(epoll) {
+        if is_shared(epoll)
+            && let Some(ready) = control.ready(epoll)
+        {
             ready.set(index);
             is_in_an_epoll = true;
         }
@@ -150,25 +207,141 @@ pub fn alert(control: &Control, index: u32, mut wake: impl FnMut(u32)) {
     if is_in_an_epoll {
         // Again, for who sleeps on an epoll: he sees the ready bit, or we see his mask bit.
         fence(Ordering::SeqCst);
-        cell.watch
-            .epolls
-            .for_each(|epoll| wake_epoll(control, epoll, &mut wake));
+        cell.watch.epolls.for_each(|epoll| {
+            if is_shared(epoll) {
+                wake_epoll(control, epoll, &mut wake);
+            }
+        });
+    }
+    if let Some(exclusive) = exclusive {
+        alert_one(control, index, &exclusive, edge, &mut wake);
     }
     cell.watch.slots.for_each(|slot| {
         wake_slot(control, slot, &mut wake);
     });
 }
 
-/// Host side: wakes everybody who sleeps on epoll `epoll`, and rings its herald.
-pub fn wake_epoll(control: &Control, epoll: u32, mut wake: impl FnMut(u32)) {
-    if let Some(cell) = control.epoll(epoll) {
-        cell.slots.for_each(|slot| {
-            wake_slot(control, slot, &mut wake);
-        });
-        if herald::ring(cell) {
-            wake(herald::slot(epoll));
+/// Tells the epolls that watch with EPOLLEXCLUSIVE, one after the other until a sleeper of one was woken. When nobody sleeps
+/// all of them know.
+fn alert_one(
+    control: &Control,
+    index: u32,
+    exclusive: &Mask,
+    edge: u32,
+    wake: &mut impl FnMut(u32),
+) {
+    // Begins at another one each time, so that they share the work.
+    let first = edge % EPOLLS;
+    let mut is_done = false;
+    let mut tell = |epoll: u32| {
+        if is_done {
+            return;
+        }
+        if let Some(ready) = control.ready(epoll) {
+            ready.set(index);
+            fence(Ordering::SeqCst);
+            is_done = wake_epoll(control, epoll, &mut *wake);
+        }
+    };
+    exclusive.for_each(|epoll| {
+        if epoll >= first {
+            tell(epoll);
+        }
+    });
+    exclusive.for_each(|epoll| {
+        if epoll < first {
+            tell(epoll);
+        }
+    });
+}
+
+/// The epolls in which every interest of the object is EPOLLEXCLUSIVE. None of them when they do not all ask for the same: the
+/// one that is told may not have asked.
+#[cold]
+fn exclusive_epolls(control: &Control, index: u32, cell: &ObjectCell) -> Mask {
+    let (exclusive, shared) = (Mask::default(), Mask::default());
+    let mut asked = None;
+    let mut differ = false;
+    let mut note = |item: &Item| {
+        let word = item.epoll.load(Ordering::Acquire);
+        let Some(epoll) = item::epoll(word) else {
+            return;
+        };
+        let is_stale = control
+            .epoll(epoll)
+            .is_none_or(|cell| item::word(epoll, cell) != word);
+        if is_stale {
+            return;
+        }
+        let events = item.events.load(Ordering::Acquire);
+        if events & item::EXCLUSIVE == 0 {
+            shared.add(epoll);
+        } else {
+            differ |= *asked.get_or_insert(events) != events;
+            exclusive.add(epoll);
+        }
+    };
+    cell.items.iter().for_each(&mut note);
+    if cell.read.spilled.load(Ordering::Acquire) != 0 {
+        let generation = cell.host.generation.load(Ordering::Acquire);
+        for spill in &control.header().spill {
+            if spill.object.load(Ordering::Acquire) == index
+                && spill.generation.load(Ordering::Acquire) == generation
+            {
+                note(&spill.item);
+            }
         }
     }
+    if differ {
+        return Mask::default();
+    }
+    shared.for_each(|epoll| {
+        exclusive.remove(epoll);
+    });
+    exclusive
+}
+
+/// Host side: tells everybody who watches object `index` once more, without an edge: who was told may have died before he
+/// collected.
+pub fn remind(control: &Control, index: u32, mut wake: impl FnMut(u32)) {
+    let Some(cell) = control.object(index) else {
+        return;
+    };
+    cell.watch.epolls.for_each(|epoll| {
+        if let Some(ready) = control.ready(epoll) {
+            ready.set(index);
+            fence(Ordering::SeqCst);
+            wake_epoll(control, epoll, &mut wake);
+        }
+    });
+}
+
+/// Wakes one of those who sleep on epoll `epoll`, and rings its herald. Says whether one slept. The others sleep on: who is
+/// woken collects, and wakes the next one when it leaves something behind. In each process one is woken: a process that was
+/// stopped may hold up its own threads, and nobody else.
+pub fn wake_epoll(control: &Control, epoll: u32, mut wake: impl FnMut(u32)) -> bool {
+    let Some(cell) = control.epoll(epoll) else {
+        return false;
+    };
+    let mut processes = [None; PROCESSES];
+    let mut woken = 0;
+    cell.slots.for_each(|slot| {
+        let user = control
+            .slot(slot)
+            .map_or(0, |cell| cell.user.load(Ordering::Relaxed));
+        let process = Some(user >> 32);
+        if !processes.contains(&process) && wake_slot(control, slot, &mut wake) {
+            if let Some(place) = processes.get_mut(woken) {
+                *place = process;
+            }
+            woken += 1;
+        }
+    });
+    let woken = woken > 0;
+    if herald::ring(cell) {
+        wake(herald::slot(epoll));
+    }
+    woken
 }
 
 /// Program side: wakes one of those who sleep on epoll `epoll`. A collector that leaves ready objects behind calls this:
@@ -179,15 +352,22 @@ pub fn wake_one_of_epoll(control: &Control, epoll: u32, mut wake: impl FnMut(u32
     };
     // The bits are set again; as in `alert`, a sleeper sees them, or we see its mask bit.
     fence(Ordering::SeqCst);
-    if cell.slots.is_empty() {
-        return;
+    if !cell.slots.is_empty() {
+        wake_one(control, cell, &mut wake);
     }
+}
+
+/// Processes that share an epoll, as far as they are told apart; of more than these all threads are woken.
+const PROCESSES: usize = 8;
+
+fn wake_one(control: &Control, cell: &EpollCell, wake: &mut impl FnMut(u32)) -> bool {
     let mut is_done = false;
     cell.slots.for_each(|slot| {
         if !is_done {
-            is_done = wake_slot(control, slot, &mut wake);
+            is_done = wake_slot(control, slot, wake);
         }
     });
+    is_done
 }
 
 /// Says whether it slept.
@@ -275,6 +455,29 @@ mod tests {
     }
 
     #[test]
+    fn an_edge_concerns_who_asks_for_what_it_is_about() {
+        let cell = ObjectCell::default();
+        let all = || {
+            [
+                edge(&cell, event::IN),
+                edge(&cell, event::OUT),
+                edge(&cell, 0),
+            ]
+        };
+        let raise = |word: &crate::channel::sync::AtomicU32| {
+            word.fetch_add(1, Ordering::SeqCst);
+            cell.host.edge.fetch_add(1, Ordering::SeqCst);
+        };
+        assert_eq!(all(), [0, 0, 0]);
+        raise(&cell.host.edges_in);
+        assert_eq!(all(), [1, 0, 0], "bytes are no news for OUT");
+        raise(&cell.host.edges_out);
+        assert_eq!(all(), [1, 1, 0], "room is no news for IN");
+        cell.host.edge.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(all(), [2, 2, 1]);
+    }
+
+    #[test]
     fn bits_are_those_of_tcp_poll() {
         use event::{ERR, HUP, IN, OUT, RDHUP, RDNORM, WRNORM};
         let cell = stream();
@@ -340,8 +543,8 @@ mod tests {
         control.slot(4).unwrap().sleeping.store(1, Ordering::SeqCst);
         control.slot(9).unwrap().sleeping.store(1, Ordering::SeqCst);
         let mut woken = Vec::new();
-        alert(&control, 1, |slot| woken.push(slot));
-        alert(&control, 1, |slot| woken.push(slot));
+        alert(&control, 1, News::State, |slot| woken.push(slot));
+        alert(&control, 1, News::State, |slot| woken.push(slot));
         assert_eq!(woken, [4, 9]);
         assert!(control.ready(3).unwrap().has(1));
         assert_eq!(

@@ -35,6 +35,7 @@ fn with_current<T>(use_them: impl FnOnce(&ThreadWords) -> T) -> T {
     thread_words::with(|words| {
         if words.process.load(Ordering::Relaxed) != process {
             words.slot.store(0, Ordering::Relaxed);
+            words.calls.store(0, Ordering::Relaxed);
             let id = rustix::thread::gettid()
                 .as_raw_nonzero()
                 .get()
@@ -62,6 +63,27 @@ pub fn slot() -> Option<u32> {
 pub fn set_slot(slot: Option<u32>) {
     let word = slot.map_or(0, |slot| slot.saturating_add(1));
     with_current(|words| words.slot.store(word, Ordering::Relaxed));
+}
+
+/// Calls of this thread that are under way and hold their object: the ones that a signal handler has interrupted.
+#[must_use]
+pub fn calls() -> u32 {
+    with_current(|words| words.calls.load(Ordering::Relaxed))
+}
+
+/// One more such call.
+pub fn begin_call() {
+    with_current(|words| words.calls.fetch_add(1, Ordering::Relaxed));
+}
+
+/// One less. A call that began before a fork is not the child's.
+pub fn end_call() {
+    with_current(|words| {
+        let left = |calls: u32| calls.checked_sub(1);
+        let _ = words
+            .calls
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
+    });
 }
 
 pub use crate::ffi::thread_words::{DRIVER, ENGINE, PROGRAM};

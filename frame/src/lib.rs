@@ -7,14 +7,16 @@
 
 #![allow(clippy::missing_safety_doc)]
 
+mod variadic;
+
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
 use knet::ffi::engine::Start;
 use knet::ffi::real;
 use libc::{
-    FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd,
-    pthread_attr_t, pthread_t, rlimit, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
-    timeval, uid_t,
+    FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, off64_t,
+    pid_t, pollfd, pthread_attr_t, pthread_t, rlimit, sigset_t, size_t, sockaddr, socklen_t,
+    ssize_t, timespec, timeval, uid_t,
 };
 
 /// Runs when the object is loaded.
@@ -117,9 +119,20 @@ exports! { receive:
     call fn __recvfrom_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t, flags: c_int, address: *mut sockaddr, address_len: *mut socklen_t) -> ssize_t;
 }
 
+exports! { positional:
+    call fn preadv2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    call fn preadv64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    call fn pwritev2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    call fn pwritev64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+}
+
 exports! { sendfile:
     call fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     call fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+}
+
+exports! { splice:
+    call fn splice(from: c_int, from_at: *mut off64_t, to: c_int, to_at: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t;
 }
 
 exports! { epoll_ctl:
@@ -185,7 +198,15 @@ exports! { open:
     make fn memfd_create(name: *const c_char, flags: c_uint) -> c_int;
     call fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE;
     call fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE;
+}
+
+exports! { stdio:
+    call fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     call fn fclose(stream: *mut FILE) -> c_int;
+    call fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
+    call fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
+    call fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    call fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
 }
 
 exports! { process:

@@ -1,34 +1,43 @@
 //! Fork of an attached program: the child gets a process cell and a control socket of its own (design D8).
 //!
-//! The prepare step, in the parent, takes the attach lock, reserves a cell, copies the parent's holdings into it and
-//! sends the host one end of a socket pair; the child keeps the only other end, whose hang-up is its death.
+//! The prepare step, in the parent, reserves a cell, copies the parent's holdings into it and sends the host one end of a
+//! socket pair; the child keeps the only other end, whose hang-up is its death. A thread that is attaching meanwhile may take
+//! as long as a host needs to start: it is waited for a little, so that the child shares the host, and not longer.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::ATTACH;
 use super::link::{self, Link, link};
+use super::{ATTACH, PLACING, pending};
 use crate::channel::cell::process;
 use crate::channel::layout::PROCS;
 use crate::channel::message::{Kind, Message};
 use crate::channel::sync::Ordering as ChannelOrdering;
 use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
+use crate::time::monotonic;
 use crate::{progress, thread};
 
 /// The child's end of the pair between prepare and the handlers behind fork; -1 = none.
 static CHILD_SOCKET: AtomicI32 = AtomicI32::new(-1);
 /// The child's cell.
 static CHILD_CELL: AtomicU32 = AtomicU32::new(0);
-/// 1 while prepare holds the attach lock.
+/// 1 while prepare holds [`PLACING`].
 static LOCKED: AtomicU32 = AtomicU32::new(0);
 /// 1 while prepare keeps a host inside this process from opening descriptors.
 static SETTLED: AtomicU32 = AtomicU32::new(0);
+/// How long a fork waits for a thread that is attaching: a host that only has to be started answers sooner.
+const ATTACH_TIME: Duration = Duration::from_millis(300);
 
 /// Before fork, in the parent.
 pub fn prepare() {
-    if let Some(inside) = ATTACH.enter() {
+    if link().is_none_or(Link::is_dead) {
+        // A child that is forked before it ends attaches on its own.
+        drop(ATTACH.enter_until(Some(monotonic() + ATTACH_TIME)));
+    }
+    if let Some(inside) = PLACING.enter() {
         inside.keep();
         LOCKED.store(1, Ordering::Relaxed);
     }
@@ -66,6 +75,7 @@ pub fn parent() {
 
 /// Behind fork, in the child.
 pub fn child() {
+    pending::close_parents();
     release();
     // What a host inside the parent has open: with it our own socket's other end, whose hang-up is to tell us its death.
     descriptor::close_hosts();
@@ -89,7 +99,7 @@ fn release() {
 
 fn unlock() {
     if LOCKED.swap(0, Ordering::Relaxed) == 1 {
-        ATTACH.leave();
+        PLACING.leave();
     }
 }
 

@@ -33,6 +33,7 @@ pub struct Link {
     control_socket: AtomicI32,
     host_eventfd: AtomicI32,
     dead: AtomicBool,
+    wiped: AtomicBool,
     /// When [`Link::look`] asked last, in nanoseconds of the coarse clock.
     looked: AtomicU64,
     number: u32,
@@ -103,6 +104,7 @@ pub fn install(parts: Parts) -> Result<&'static Link> {
         control_socket: AtomicI32::new(parts.control_socket),
         host_eventfd: AtomicI32::new(parts.host_eventfd),
         dead: AtomicBool::new(false),
+        wiped: AtomicBool::new(false),
         looked: AtomicU64::new(0),
         number,
         family: parts.family,
@@ -136,6 +138,7 @@ impl Link {
             control_socket: AtomicI32::new(parts.control_socket),
             host_eventfd: AtomicI32::new(parts.host_eventfd),
             dead: AtomicBool::new(false),
+            wiped: AtomicBool::new(false),
             looked: AtomicU64::new(0),
             number: after + NEXT.fetch_add(1, Ordering::Relaxed),
             family: parts.family,
@@ -199,6 +202,15 @@ impl Link {
             if fd >= 0 {
                 descriptor::close(fd);
             }
+        }
+    }
+
+    /// Lets go of the channel's memory when its host is gone and no descriptor of this process stands for anything in it.
+    pub fn forget_memory(&self) {
+        self.mark_dead();
+        if !self.wiped.swap(true, Ordering::AcqRel) {
+            self.control.wipe();
+            self.receive.wipe();
         }
     }
 

@@ -10,6 +10,7 @@ use rustix::time::Timespec;
 
 use crate::ffi::process;
 use crate::thread;
+use crate::time::{Instant, monotonic};
 
 /// A lock that nobody can hang in.
 #[derive(Debug)]
@@ -32,9 +33,17 @@ impl Lock {
 
     /// Waits for the lock; None when this thread holds it already.
     pub(super) fn enter(&self) -> Option<Inside<'_>> {
+        self.enter_until(None)
+    }
+
+    /// As [`Lock::enter`], until `deadline` at most: None then as well.
+    pub(super) fn enter_until(&self, deadline: Option<Instant>) -> Option<Inside<'_>> {
         let mine = thread::id();
         let mut expected = 0;
         loop {
+            if expected == 0 && deadline.is_some_and(|deadline| monotonic() >= deadline) {
+                return None;
+            }
             // Acquire: sees what the last owner did.
             match self
                 .0
@@ -100,6 +109,13 @@ mod tests {
         for thread in threads {
             thread.join().unwrap();
         }
+        let inside = LOCK.enter().unwrap();
+        let late = || LOCK.enter_until(Some(monotonic())).is_none();
+        assert!(std::thread::scope(|scope| scope
+            .spawn(late)
+            .join()
+            .unwrap()));
+        drop(inside);
         let dead = std::thread::spawn(|| LOCK.enter().unwrap().keep());
         dead.join().unwrap();
         drop(LOCK.enter().unwrap());

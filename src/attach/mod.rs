@@ -16,6 +16,7 @@ pub mod inside;
 pub mod link;
 mod lock;
 pub mod object;
+mod pending;
 mod place;
 mod spawn;
 
@@ -38,8 +39,10 @@ use crate::ffi::descriptor;
 use crate::rendezvous::{self, HostNames, Path};
 use crate::time::{Instant, monotonic};
 
-/// One thread at a time speaks with a host or forks.
+/// One thread at a time speaks with a host.
 static ATTACH: Lock = Lock::new();
+/// Held for the moment in which a link is put in its place, and over a fork: a child never finds half a link.
+static PLACING: Lock = Lock::new();
 /// See [`stage`].
 static STAGE: AtomicU32 = AtomicU32::new(stage::UNTRIED);
 /// When a lost host may be looked for again, in nanoseconds of the monotonic clock.
@@ -242,6 +245,7 @@ fn attach() -> core::result::Result<&'static Link, Fault> {
         Err(_) if follows_system() => ConfigFile::unread(),
         Err(fault) => return Err(fault),
     };
+    config.fd.into_iter().for_each(pending::note);
     let attached = if link::all_taken() {
         Err(Fault::new(format_args!(
             "this process has lost {} hosts; kernel sockets are used until it is restarted",
@@ -250,9 +254,9 @@ fn attach() -> core::result::Result<&'static Link, Fault> {
     } else {
         attach_with(&config)
     };
-    if let Some(fd) = config.fd {
-        descriptor::close(fd);
-    }
+    config.fd.into_iter().for_each(pending::close);
+    // Whatever came of it, this way is not needed any more.
+    door::take().into_iter().for_each(descriptor::close);
     attached
 }
 
@@ -346,16 +350,23 @@ pub fn before_rights_go() {
 
 /// Says Hello; on success the socket belongs to the new link, else it is closed.
 fn finish(socket: i32, config: &ConfigFile) -> Answer<&'static Link> {
+    pending::note(socket);
     let answer = match handshake::hello(socket, config) {
-        Answer::Done(parts) => match link::install(parts) {
-            Ok(link) => return Answer::Done(link),
-            Err(error) => Answer::Lost(error),
-        },
+        Answer::Done(parts) => {
+            let _placing = PLACING.enter();
+            match link::install(parts) {
+                Ok(link) => {
+                    pending::forget(socket);
+                    return Answer::Done(link);
+                }
+                Err(error) => Answer::Lost(error),
+            }
+        }
         Answer::Fault(fault) => Answer::Fault(fault),
         Answer::Lost(error) => Answer::Lost(error),
         Answer::Inline => Answer::Inline,
     };
-    descriptor::close(socket);
+    pending::close(socket);
     answer
 }
 
@@ -379,9 +390,7 @@ struct Found {
 
 impl Drop for Found {
     fn drop(&mut self) {
-        if let Some(lock) = self.lock {
-            descriptor::close(lock);
-        }
+        self.lock.into_iter().for_each(pending::close);
     }
 }
 
@@ -416,6 +425,7 @@ fn lock_start(names: &HostNames) -> Result<i32> {
         flags,
         Mode::RUSR | Mode::WUSR,
     )?);
+    pending::note(lock);
     let end = monotonic() + Duration::from_secs(START_S);
     loop {
         let file = descriptor::lend(lock)?;
@@ -423,7 +433,7 @@ fn lock_start(names: &HostNames) -> Result<i32> {
             Ok(()) => return Ok(lock),
             Err(Errno::AGAIN | Errno::INTR) if monotonic() < end => pause(),
             Err(error) => {
-                descriptor::close(lock);
+                pending::close(lock);
                 return Err(if error == Errno::AGAIN {
                     Errno::TIMEDOUT
                 } else {

@@ -16,7 +16,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::fault::reason;
-use super::link;
+use super::{link, pending};
 use crate::channel::message::{Kind, Message};
 use crate::errno::{Errno, Result};
 use crate::ffi::{descriptor, environment, process};
@@ -37,7 +37,9 @@ pub(super) fn start(host: &Path, name: &CStr) -> Result<i32> {
         None,
     )?;
     let theirs = descriptor::raw(theirs);
+    pending::note(theirs);
     let ours = descriptor::internalize(ours);
+    ours.into_iter().for_each(pending::note);
     let cloned = ours.and_then(|_| process::clone_silent());
     if cloned == Ok(0) {
         // The middle one: makes the host and ends, so that the host's parent is init.
@@ -47,7 +49,7 @@ pub(super) fn start(host: &Path, name: &CStr) -> Result<i32> {
             Err(_) => process::exit(1),
         }
     }
-    descriptor::close(theirs);
+    pending::close(theirs);
     match (ours, cloned) {
         (Ok(ours), Ok(child)) => {
             // ECHILD would mean that somebody else reaped it, which changes nothing.
@@ -55,7 +57,7 @@ pub(super) fn start(host: &Path, name: &CStr) -> Result<i32> {
             Ok(ours)
         }
         (Ok(ours), Err(error)) => {
-            descriptor::close(ours);
+            pending::close(ours);
             Err(error)
         }
         (Err(error), _) => Err(error),

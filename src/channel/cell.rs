@@ -3,7 +3,7 @@
 use super::mask::Mask;
 use super::owner::OwnerWord;
 use super::policy::PolicyPage;
-use super::sync::{AtomicU32, AtomicU64};
+use super::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Interest items inside an object cell; more go to [`Header::spill`].
 pub const INLINE_ITEMS: usize = 4;
@@ -84,6 +84,10 @@ pub struct HostLine {
     pub tx_backed: AtomicU32,
     /// Raised when the index is freed; entries made before are stale.
     pub generation: AtomicU32,
+    /// How many of the edges came from bytes or flows that arrived, and concern nobody who does not ask for IN.
+    pub edges_in: AtomicU32,
+    /// How many of the edges came from room to write, and concern nobody who does not ask for OUT.
+    pub edges_out: AtomicU32,
 }
 
 /// Written by program threads: reading.
@@ -104,6 +108,8 @@ pub struct ReadLine {
     pub items_owner: OwnerWord,
     /// Non-zero when some interest of this object is in [`Header::spill`].
     pub spilled: AtomicU32,
+    /// Non-zero once some interest of this object was EPOLLEXCLUSIVE.
+    pub exclusive: AtomicU32,
     /// The descriptor that it was made or accepted as, plus one; 0 = not told. For people only.
     pub fd: AtomicU32,
 }
@@ -124,6 +130,13 @@ pub struct WriteLine {
     pub want_room: AtomicU32,
     /// See [`shut`].
     pub shut: AtomicU32,
+    /// Bytes of the transmit ring, from its start, that the owner has put memory behind itself. The lcore believes it only after it
+    /// has done the same; it sets it back to 0 when it takes the memory away.
+    pub tx_grown: AtomicU32,
+    /// Sends with MSG_ZEROCOPY so far.
+    pub zerocopy_sent: AtomicU32,
+    /// How many of them were told by the error queue.
+    pub zerocopy_told: AtomicU32,
 }
 
 /// Written by the host when the object is made, and facts that change slowly.
@@ -215,6 +228,12 @@ pub mod option {
     pub const REUSEADDR: u32 = 8;
     /// SO_REUSEPORT.
     pub const REUSEPORT: u32 = 16;
+    /// Of a listener: its connections have options from it that only a kernel socket keeps.
+    pub const HANDS_DOWN: u32 = 32;
+    /// SO_ZEROCOPY.
+    pub const ZEROCOPY: u32 = 64;
+    /// TCP_INQ.
+    pub const INQ: u32 = 128;
 }
 
 /// Written by the program, read by the host at each edge: whom to tell.
@@ -233,7 +252,8 @@ pub struct WatchLine {
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Item {
-    /// Epoll index plus 1 (bits 0 to 15) and the low 16 bits of its generation (bits 16 to 31).
+    /// Epoll index plus 1 (bits 0 to 8) and the low 23 bits of its generation: an item that outlives its epoll by eight million
+    /// others of the same index would be taken for theirs.
     pub epoll: AtomicU32,
     /// The descriptor it was added under.
     pub fd: AtomicU32,
@@ -250,7 +270,28 @@ pub mod item {
     /// Nobody's.
     pub const FREE: u32 = 0;
     /// Being filled in.
-    pub const CLAIMED: u32 = 0xffff;
+    pub const CLAIMED: u32 = INDEX;
+    /// Bits of the index plus 1.
+    const INDEX_BITS: u32 = 9;
+    const INDEX: u32 = (1 << INDEX_BITS) - 1;
+    const _: () = assert!(crate::channel::layout::EPOLLS < INDEX);
+    /// EPOLLEXCLUSIVE, in [`super::Item::events`].
+    pub const EXCLUSIVE: u32 = 1 << 28;
+
+    /// The word that names the epoll with this index and cell.
+    #[must_use]
+    pub fn word(epoll: u32, cell: &super::EpollCell) -> u32 {
+        (epoll + 1) | cell.generation.load(super::Ordering::Acquire) << INDEX_BITS
+    }
+
+    /// The epoll that a word names; None for the values above.
+    #[must_use]
+    pub const fn epoll(word: u32) -> Option<u32> {
+        if word == CLAIMED {
+            return None;
+        }
+        (word & INDEX).checked_sub(1)
+    }
 }
 
 /// An interest item that found no place in its object's cell.
@@ -291,7 +332,7 @@ pub struct ObjectCell {
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct SlotCell {
-    /// Process id (bits 32 to 63) and thread id (bits 0 to 31) of the user; 0 = free.
+    /// Process id (bits 32 to 63) and thread id (bits 0 to 30) of the user, and whether that thread sleeps (bit 31); 0 = free.
     pub user: AtomicU64,
     /// 1 while it sleeps or is about to; who swaps it to 0 writes the eventfd.
     pub sleeping: AtomicU32,

@@ -58,6 +58,16 @@ impl Mapping {
         Ok(Self { base, bytes })
     }
 
+    /// Puts zeros of this process alone into the place of what is mapped, and so lets go of its memory.
+    fn wipe(&self) {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        let base = self.base.as_ptr().cast();
+        // SAFETY: the range of this mapping, which stays mapped at every moment. References into it are to atomics, for
+        // which any contents do, and ring bytes are copied by pointer. A refusal changes nothing.
+        let _ = unsafe { rustix::mm::mmap_anonymous(base, self.bytes, protection, flags) };
+    }
+
     /// A pointer to `len` bytes at `offset`, or None when they are not inside.
     fn at(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
         let end = offset.checked_add(len)?;
@@ -135,6 +145,11 @@ impl Control {
         header.abi.store(ABI, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Release);
         Ok((control, fd))
+    }
+
+    /// Lets go of the memory, in this process only: everything in it is zero from now on.
+    pub fn wipe(&self) {
+        self.map.wipe();
     }
 
     /// Maps control memory that the host has sent (program side).
@@ -251,6 +266,28 @@ impl Control {
         )
     }
 
+    /// Puts memory behind the first `bytes` bytes of a transmit ring (program side), so that a touch cannot fail; false when there
+    /// is none, or the kernel cannot do it (before Linux 5.14).
+    #[must_use]
+    pub fn tx_populate(&self, object: u32, bytes: u32) -> bool {
+        let span = Span {
+            offset: 0,
+            len: bytes,
+        };
+        let Some(place) = self.tx_place(object, span) else {
+            return false;
+        };
+        // SAFETY: inside the mapping; pages that are there keep their bytes, others come as zeros.
+        let done = unsafe {
+            rustix::mm::madvise(
+                place.as_ptr().cast(),
+                bytes as usize,
+                Advice::LinuxPopulateWrite,
+            )
+        };
+        done.is_ok()
+    }
+
     /// Copies `from` into the transmit ring; copies nothing when `range` and `from` differ in length.
     pub fn tx_copy_in(&self, object: u32, range: Range, from: &[u8]) {
         let Some((first, second)) =
@@ -316,6 +353,12 @@ impl Receive {
             },
             fd,
         ))
+    }
+
+    /// Lets go of the memory, in this process only: everything in it is zero from now on. Not for the host, whose stack
+    /// has slices of it.
+    pub fn wipe(&self) {
+        self.map.wipe();
     }
 
     /// Maps receive memory that the host has sent (program side), read-only.

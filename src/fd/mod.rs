@@ -4,9 +4,11 @@
 //! `telemetry`, `ffi`. Any program thread, also in a signal handler. Invariant: a number never reaches an object that
 //! it does not stand for: whoever takes an entry out of the table releases it, exactly once.
 
+pub mod dissolve;
 pub mod epoll;
 pub mod inflight;
 pub mod options;
+pub mod own;
 pub mod registry;
 pub mod revive;
 pub mod route;

@@ -24,11 +24,20 @@ use crate::time::{Instant, monotonic};
 
 /// A lost host is looked for at most once in this time.
 const PERIOD: Duration = Duration::from_secs(1);
+/// A host that lived shorter than this has not lived well.
+const LIVED: Duration = Duration::from_secs(60);
+/// So many hosts are looked for without delay: a process can have [`attach::link::LINKS`] of them, and a port that ends each
+/// at once must not use them up.
+const QUICK: u32 = 12;
+/// The longest delay.
+const PERIOD_MAX: Duration = Duration::from_secs(300);
 /// How long a wait lasts at most while a listener is lost.
 pub const SLICE: Duration = Duration::from_millis(250);
 
 /// When to look next, in nanoseconds of the monotonic clock.
 static NEXT: AtomicU64 = AtomicU64::new(0);
+/// When listeners were brought back last.
+static BACK: AtomicU64 = AtomicU64::new(0);
 /// Some listener of this process waits for a host, although another host serves the process.
 static LOST: AtomicBool = AtomicBool::new(false);
 /// Number of the dead link + 1 that no listener of this process belongs to.
@@ -82,7 +91,8 @@ pub fn in_slices(
 fn try_now(link: &'static Link) -> bool {
     let next = NEXT.load(Ordering::Relaxed);
     let now = monotonic();
-    let later = (now + PERIOD).nanos();
+    let lived = now.since(Instant::from_nanos(BACK.load(Ordering::Relaxed)));
+    let later = (now + period(link.number(), lived)).nanos();
     // One thread tries; the others look again in a moment.
     if now < Instant::from_nanos(next)
         || NEXT
@@ -97,6 +107,14 @@ fn try_now(link: &'static Link) -> bool {
     LOST.store(left, Ordering::Relaxed);
     errno::restore(saved);
     left
+}
+
+/// How long to wait behind a look, when `number` hosts were lost before the last one, which lived for `lived`.
+fn period(number: u32, lived: Duration) -> Duration {
+    match number.checked_sub(QUICK) {
+        Some(beyond) if lived < LIVED => PERIOD.saturating_mul(2 << beyond.min(16)).min(PERIOD_MAX),
+        _ => PERIOD,
+    }
 }
 
 /// Tries to bring every lost listener back; says whether some are left.
@@ -115,6 +133,7 @@ fn bring_back(link: &'static Link) -> bool {
     let Standing::Attached(link) = attach::open_device(link) else {
         return true;
     };
+    BACK.store(monotonic().nanos(), Ordering::Relaxed);
     let mut left = false;
     for_each_lost(|fd, lost| {
         if let Err(error) = bring_one_back(&lost, link) {
@@ -197,5 +216,25 @@ fn move_to(lost: &Socket, found: &Socket) {
     if !is_spent {
         // Closed under our hands by another thread.
         close::release(found.link, found.object);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::link::LINKS;
+
+    #[test]
+    fn hosts_that_end_at_once_are_not_used_up_in_a_moment() {
+        let short = Duration::from_secs(5);
+        assert_eq!(period(0, short), PERIOD);
+        assert_eq!(period(QUICK - 1, short), PERIOD);
+        assert_eq!(period(QUICK, short), Duration::from_secs(2));
+        assert_eq!(period(QUICK + 3, short), Duration::from_secs(16));
+        let last = u32::try_from(LINKS).unwrap();
+        assert_eq!(period(last, short), PERIOD_MAX);
+        assert_eq!(period(last, LIVED), PERIOD);
+        let all: Duration = (0..last).map(|number| period(number, short)).sum();
+        assert!(all > Duration::from_secs(3_600), "{all:?}");
     }
 }

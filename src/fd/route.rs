@@ -7,8 +7,9 @@ use core::net::SocketAddrV4;
 
 use super::registry::{self, Decision, Registration};
 use super::table::{self, Entry, Handle, Record};
-use super::{Socket, epoll, options, twin};
+use super::{Socket, epoll, options, own, twin};
 use crate::attach::{self, Link, Standing};
+use crate::channel::cell::option;
 use crate::errno::{Errno, Result};
 use crate::ffi::errno;
 use crate::ffi::wait::{self, EpollEvent};
@@ -68,9 +69,23 @@ fn attaching(attach: impl FnOnce() -> Standing) -> Standing {
         // As the link's own descriptors, one host later than it died.
         if let Some(old) = now.and_then(|now| now.checked_sub(2)) {
             waiter::forget_link_eventfds(old);
+            forget_memory(old);
         }
     }
     standing
+}
+
+/// Lets go of the channels of hosts up to `last`, which were lost, as far as no descriptor knows them any more.
+fn forget_memory(last: u32) {
+    for link in (0..=last).filter_map(attach::link::numbered) {
+        let mut is_known = false;
+        table::for_each(0, table::end(), |_, entry| {
+            is_known |= matches!(entry, Entry::Socket(handle) if handle.link == link.number());
+        });
+        if !is_known {
+            link.forget_memory();
+        }
+    }
 }
 
 fn refused() -> i32 {
@@ -171,10 +186,13 @@ pub fn listen(record: Record, fd: i32, backlog: i32, kernel: impl Fn() -> i32) -
     if !policy.accelerates_port(local.port()) {
         return end(record, Decision::Kernel, Routed::Kernel(0));
     }
-    let options = options::read(fd);
+    let mut options = options::read(fd);
+    if own::hands_down(fd) {
+        options.bits |= option::HANDS_DOWN;
+    }
     // A negative backlog is the largest one, as in Linux.
     let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
-    match listener::listen(link, local, backlog, &options) {
+    match listener::listen_where_free(link, local, backlog, &options) {
         Ok(object) => {
             install(
                 record,

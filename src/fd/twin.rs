@@ -3,7 +3,7 @@
 //! A listener's or connecting socket's twin is the socket that the program made. An accepted connection's is a copy of
 //! one spare, never-connected socket, fourteen times cheaper than a socket of its own; nothing may be set on it.
 //!
-//! DEVIATION: whoever goes round the exported calls (stdio inside libc, splice, io_uring, a program after exec) meets the
+//! DEVIATION: whoever goes round the exported calls (stdout when it was put onto that number, io_uring, a program after exec) meets the
 //! twin, which is not connected: ENOTCONN or EPIPE.
 
 use core::net::SocketAddrV4;

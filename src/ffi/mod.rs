@@ -15,5 +15,6 @@ pub mod process;
 pub mod real;
 pub mod signals;
 pub mod sockopt;
+pub mod staging;
 pub mod thread_words;
 pub mod wait;

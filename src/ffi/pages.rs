@@ -13,7 +13,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::errno::{Errno, Result};
 
-fn map(bytes: usize) -> Result<NonNull<u8>> {
+/// Zeroed private memory.
+pub(super) fn map(bytes: usize) -> Result<NonNull<u8>> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.

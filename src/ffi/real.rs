@@ -14,9 +14,9 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd,
-    pthread_attr_t, pthread_t, rlimit, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
-    timeval, uid_t,
+    FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, off64_t,
+    pid_t, pollfd, pthread_attr_t, pthread_t, rlimit, sigset_t, size_t, sockaddr, socklen_t,
+    ssize_t, timespec, timeval, uid_t,
 };
 
 /// System calls that newer architectures do not have; -1 there, which the kernel answers with ENOSYS.
@@ -140,6 +140,7 @@ impl Answer for *mut FILE {
 /// Bytes of the kernel's signal mask, the last argument of the calls that take one.
 const MASK_BYTES: usize = 8;
 
+// dprintf and its checked form are never called: their arguments go to the forms that take a list.
 originals! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int = libc::SYS_socket;
     fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int = libc::SYS_bind;
@@ -165,8 +166,13 @@ originals! {
     fn write(fd: c_int, bytes: *const c_void, len: size_t) -> ssize_t = libc::SYS_write;
     fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t = libc::SYS_readv;
     fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t = libc::SYS_writev;
+    fn preadv2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = NONE;
+    fn preadv64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = NONE;
+    fn pwritev2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = NONE;
+    fn pwritev64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = NONE;
     fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t = libc::SYS_sendfile;
     fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t = libc::SYS_sendfile;
+    fn splice(from: c_int, from_at: *mut off64_t, to: c_int, to_at: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t = libc::SYS_splice;
     fn epoll_create(size: c_int) -> c_int = SYS_epoll_create;
     fn epoll_create1(flags: c_int) -> c_int = libc::SYS_epoll_create1;
     fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int = libc::SYS_epoll_ctl;
@@ -207,6 +213,13 @@ originals! {
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE = NONE;
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE = NONE;
     fn fclose(stream: *mut FILE) -> c_int = NONE;
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = NONE;
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE = NONE;
+    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE = NONE;
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int = NONE;
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int = NONE;
+    fn dprintf() -> c_int = NONE;
+    fn __dprintf_chk() -> c_int = NONE;
     fn chroot(path: *const c_char) -> c_int = libc::SYS_chroot;
     fn setgroups(count: size_t, groups: *const gid_t) -> c_int = NONE;
     fn initgroups(user: *const c_char, group: gid_t) -> c_int = NONE;

@@ -27,13 +27,16 @@ pub struct ThreadWords {
     pub slot: AtomicU32,
     /// What the thread is: [`PROGRAM`], [`ENGINE`] or [`DRIVER`].
     pub role: AtomicU32,
+    /// Calls of the thread that hold their object.
+    pub calls: AtomicU32,
+    _pad: AtomicU32,
     /// Lowest address of its stack; 0 = not asked.
     pub stack_low: AtomicU64,
     /// The address behind its stack.
     pub stack_end: AtomicU64,
 }
 
-const _: () = assert!(size_of::<ThreadWords>() == 32);
+const _: () = assert!(size_of::<ThreadWords>() == 40);
 
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
@@ -41,9 +44,9 @@ core::arch::global_asm!(
     ".hidden knet_thread_words",
     ".globl knet_thread_words",
     ".type knet_thread_words,@object",
-    ".size knet_thread_words,32",
+    ".size knet_thread_words,40",
     ".align 8",
-    "knet_thread_words: .zero 32",
+    "knet_thread_words: .zero 40",
     ".previous",
 );
 
@@ -72,6 +75,8 @@ fn place() -> *const ThreadWords {
                 id: AtomicU32::new(0),
                 slot: AtomicU32::new(0),
                 role: AtomicU32::new(0),
+                calls: AtomicU32::new(0),
+                _pad: AtomicU32::new(0),
                 stack_low: AtomicU64::new(0),
                 stack_end: AtomicU64::new(0),
             }
@@ -84,7 +89,7 @@ fn place() -> *const ThreadWords {
 #[inline]
 pub fn with<T>(use_them: impl FnOnce(&ThreadWords) -> T) -> T {
     let place = place();
-    // SAFETY: 32 zeroed (or const-initialised) and aligned bytes without a destructor, which live as long as the thread;
+    // SAFETY: 40 zeroed (or const-initialised) and aligned bytes without a destructor, which live as long as the thread;
     // the borrow ends with this call.
     use_them(unsafe { &*place })
 }

@@ -9,8 +9,8 @@ use super::collect::{Collected, collect};
 use super::nested::{Turn, kernel_events};
 use crate::attach::link::NUMBERS;
 use crate::attach::{Link, Object};
-use crate::channel::cell::{EpollCell, herald};
-use crate::channel::layout::EPOLLS;
+use crate::channel::cell::{EpollCell, herald, process as process_state};
+use crate::channel::layout::{EPOLLS, PROCS};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::ffi::wait::{self, EpollEvent, PollFd, SignalMask};
@@ -28,7 +28,7 @@ pub mod flag {
     /// Ours: the kernel twin is registered as well, with the same data and events.
     pub const TWIN: u32 = 1 << 27;
     /// EPOLLEXCLUSIVE.
-    pub const EXCLUSIVE: u32 = 1 << 28;
+    pub const EXCLUSIVE: u32 = crate::channel::cell::item::EXCLUSIVE;
     /// EPOLLWAKEUP.
     pub const WAKEUP: u32 = 1 << 29;
     /// EPOLLONESHOT.
@@ -253,7 +253,7 @@ fn make_ready(link: &Link, epoll: u32, object: Object) {
     }
 }
 
-/// Wakes who sleeps on the epoll: this process's at once, others' through the host.
+/// Wakes one of those who sleep on the epoll: this process's at once, others' through the host.
 pub fn wake_sleepers(link: &Link, epoll: u32) {
     crate::readiness::wake_epoll(&link.control, epoll, |slot| waiter::wake(link, slot));
 }
@@ -493,14 +493,21 @@ pub(super) fn bury_if_needed(link: &Link, epoll: u32, cell: &EpollCell) {
     let Some(ready) = link.control.ready(epoll) else {
         return;
     };
-    for index in 0..link.control.layout().objects {
-        let is_watched = link
-            .control
-            .object(index)
-            .is_some_and(|cell| cell.watch.epolls.has(epoll));
-        if is_watched {
-            ready.set(index);
-        }
+    // Not every cell: looking at one that was never used would give it memory.
+    for process in 0..PROCS {
+        let control = &link.control;
+        let is_there = control
+            .process(process)
+            .is_some_and(|it| it.state.load(Ordering::Acquire) != process_state::FREE);
+        let Some(held) = control.held(process).filter(|_| is_there) else {
+            continue;
+        };
+        held.for_each(|index| {
+            let cell = control.object(index);
+            if cell.is_some_and(|cell| cell.watch.epolls.has(epoll)) {
+                ready.set(index);
+            }
+        });
     }
 }
 

@@ -14,9 +14,13 @@ impl Family {
         self.remove_process(cell);
         shared.counters.processes_gone.raise();
         let mut released = Vec::new();
+        let mut epolls = Vec::new();
         {
             let control = &self.segments().control;
             repair(control);
+            if let Some(it) = control.process(cell) {
+                it.epolls.for_each(|epoll| epolls.push(epoll));
+            }
             free_cell(control, cell, &mut released);
             // Forks that it had only prepared. A child that never spoke has no number and prepared none.
             for other in 0..if pid == 0 { 0 } else { PROCS } {
@@ -37,8 +41,15 @@ impl Family {
             }
         }
         let mut work = self.work(now, shared);
-        for object in released {
+        for &object in &released {
             work.bell_of_gone(object);
+        }
+        // It may have been woken and have died before it looked: somebody else is.
+        for object in released {
+            work.remind(object);
+        }
+        for epoll in epolls {
+            work.wake_epoll(epoll);
         }
     }
 

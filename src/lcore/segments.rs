@@ -16,6 +16,9 @@ pub struct Segments {
     pub receive: Receive,
     control_fd: OwnedFd,
     receive_fd: OwnedFd,
+    /// Pages that can still be had, for tests of a full control group.
+    #[cfg(test)]
+    pub(super) pages_left: core::sync::atomic::AtomicU64,
 }
 
 impl Segments {
@@ -31,6 +34,8 @@ impl Segments {
             receive,
             control_fd: descriptor::settle(control_fd),
             receive_fd: descriptor::settle(receive_fd),
+            #[cfg(test)]
+            pages_left: core::sync::atomic::AtomicU64::new(u64::MAX),
         })
     }
 
@@ -58,7 +63,7 @@ impl Segments {
     /// ENOSPC, ENOMEM.
     pub fn back_receive(&self, object: u32, from: u32, to: u32) -> Result<()> {
         let at = self.layout().rx_ring_at(object) + u64::from(from);
-        back(&self.receive_fd, at, from, to)
+        self.back(&self.receive_fd, at, from, to)
     }
 
     /// Puts memory behind bytes `from` to `to - 1` of an object's transmit ring.
@@ -67,7 +72,49 @@ impl Segments {
     /// ENOSPC, ENOMEM.
     pub fn back_transmit(&self, object: u32, from: u32, to: u32) -> Result<()> {
         let at = self.layout().tx_ring_at(object) + u64::from(from);
-        back(&self.control_fd, at, from, to)
+        self.back(&self.control_fd, at, from, to)
+    }
+
+    #[cfg_attr(
+        not(test),
+        allow(clippy::unused_self, reason = "tests count the pages")
+    )]
+    fn back(&self, fd: &OwnedFd, at: u64, from: u32, to: u32) -> Result<()> {
+        if to <= from {
+            return Ok(());
+        }
+        #[cfg(test)]
+        self.take_pages(u64::from(to - from).div_ceil(PAGE_BYTES))?;
+        map::back(fd.as_fd(), at, u64::from(to - from))
+    }
+
+    #[cfg(test)]
+    fn take_pages(&self, count: u64) -> Result<()> {
+        use core::sync::atomic::Ordering;
+        let less = |left: u64| match left {
+            u64::MAX => Some(left),
+            left => left.checked_sub(count),
+        };
+        let taken = self
+            .pages_left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        taken.map(|_| ()).map_err(|_| crate::errno::Errno::NOSPC)
+    }
+
+    /// Takes the memory behind the first `bytes` bytes of an object's receive ring away.
+    ///
+    /// # Errors
+    /// What fallocate says; then the memory stays.
+    pub fn unback_receive(&self, object: u32, bytes: u32) -> Result<()> {
+        unback(&self.receive_fd, self.layout().rx_ring_at(object), bytes)
+    }
+
+    /// Takes the memory behind the first `bytes` bytes of an object's transmit ring away.
+    ///
+    /// # Errors
+    /// As [`Segments::unback_receive`].
+    pub fn unback_transmit(&self, object: u32, bytes: u32) -> Result<()> {
+        unback(&self.control_fd, self.layout().tx_ring_at(object), bytes)
     }
 
     /// Takes the memory behind all but the first page of an object's rings away, of which `receive` and `transmit` bytes
@@ -91,11 +138,11 @@ impl Segments {
     }
 }
 
-fn back(fd: &OwnedFd, at: u64, from: u32, to: u32) -> Result<()> {
-    if to <= from {
+fn unback(fd: &OwnedFd, at: u64, bytes: u32) -> Result<()> {
+    if bytes == 0 {
         return Ok(());
     }
-    map::back(fd.as_fd(), at, u64::from(to - from))
+    map::unback(fd.as_fd(), at, u64::from(bytes))
 }
 
 /// How much of `backed` lies in the first page, and how much behind it.

@@ -106,11 +106,7 @@ impl Machine {
             net: Some(Net::ask()),
             online_cpus: procfs::cpus(&read("sys/devices/system/cpu/online")).unwrap_or_default(),
             allowed_cpus: procfs::allowed_cpus(&status).unwrap_or_default(),
-            cpuset_cpus: procfs::cgroup(&read("proc/self/cgroup")).and_then(|group| {
-                procfs::cpus(&read(&format!(
-                    "sys/fs/cgroup{group}/cpuset.cpus.effective"
-                )))
-            }),
+            cpuset_cpus: cpuset(root),
             memory_available: memory_available(root),
             hugepages_free: hugepages(root),
             limits: Limits {
@@ -160,7 +156,7 @@ impl Pci {
             driver: name(folder.join("driver")),
             iommu: name(folder.join("iommu_group")).is_some(),
             unsafe_noiommu: noiommu.is_ok_and(|text| matches!(text.trim(), "Y" | "1")),
-            interfaces: names(&folder.join("net")),
+            interfaces: interfaces(&folder),
             // -1: the machine does not tell.
             node: fs::read_to_string(folder.join("numa_node"))
                 .ok()
@@ -169,22 +165,62 @@ impl Pci {
     }
 }
 
-/// Bytes of memory that can be had: the machine's, and no more than the control group has left.
+/// The kernel interfaces of a PCI function. Those of virtio hang one level deeper, below the device on its bus.
+fn interfaces(folder: &Path) -> Vec<String> {
+    let mut found = names(&folder.join("net"));
+    for inner in names(folder) {
+        if inner.starts_with("virtio") {
+            found.extend(names(&folder.join(inner).join("net")));
+        }
+    }
+    found
+}
+
+/// Bytes of memory that can be had: the machine's, and no more than the control group and those around it have left.
 fn memory_available(root: &Path) -> Option<u64> {
-    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
-    let machine = procfs::memory_available(&read("proc/meminfo"));
-    let groups = read("proc/self/cgroup");
-    let group = procfs::cgroup(&groups).unwrap_or("/");
-    let number = |name: &str| {
-        read(&format!("sys/fs/cgroup{group}/{name}"))
-            .trim()
-            .parse::<u64>()
-            .ok()
+    let meminfo = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
+    let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let left = cgroup_folders(root, "memory")
+        .into_iter()
+        .filter_map(|folder| {
+            let of = |names: [&str; 2]| names.iter().find_map(|name| number(folder.join(name)));
+            // "max" is no number: no limit. Version 1 says it with one that is larger than any machine.
+            let limit = of(["memory.max", "memory.limit_in_bytes"])?;
+            Some(limit.saturating_sub(of(["memory.current", "memory.usage_in_bytes"])?))
+        });
+    let machine = procfs::memory_available(&meminfo)?;
+    Some(left.fold(machine, u64::min))
+}
+
+/// CPUs of this process's cpuset, when the kernel tells.
+fn cpuset(root: &Path) -> Option<Vec<CpuId>> {
+    let names = ["cpuset.cpus.effective", "cpuset.effective_cpus"];
+    cgroup_folders(root, "cpuset")
+        .iter()
+        .flat_map(|folder| names.map(|name| folder.join(name)))
+        .find_map(|path| procfs::cpus(&fs::read_to_string(path).ok()?))
+        .filter(|cpus| !cpus.is_empty())
+}
+
+/// The folders of this process's control group and those around it, the innermost first: in the one hierarchy of cgroups
+/// version 2, or in the controller's own of version 1.
+fn cgroup_folders(root: &Path, controller: &str) -> Vec<PathBuf> {
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let own = root.join("sys/fs/cgroup").join(controller);
+    let (mount, group) = match procfs::cgroup_of(&groups, controller) {
+        Some(group) => (own, group),
+        None => (
+            root.join("sys/fs/cgroup"),
+            procfs::cgroup(&groups).unwrap_or("/"),
+        ),
     };
-    // "max" is no number: no limit.
-    let left =
-        number("memory.max").and_then(|max| Some(max.saturating_sub(number("memory.current")?)));
-    machine.map(|machine| left.map_or(machine, |left| left.min(machine)))
+    // In a container of version 1 the group is the root of what is mounted; folders that are not there say nothing.
+    let innermost = mount.join(group.trim_start_matches('/'));
+    innermost
+        .ancestors()
+        .take_while(|folder| folder.starts_with(&mount))
+        .map(Path::to_path_buf)
+        .collect()
 }
 
 /// Free hugepages of all sizes in bytes, for each NUMA node; one entry on a kernel without NUMA.
@@ -216,7 +252,7 @@ fn hugepages(root: &Path) -> Vec<u64> {
 }
 
 /// The names in a folder, sorted; none when it is not there.
-fn names(folder: &Path) -> Vec<String> {
+pub(super) fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
         .filter_map(|entry| entry.file_name().into_string().ok())
@@ -270,6 +306,25 @@ mod tests {
         assert_eq!(memory_available(&root), Some(102_400));
         fs::write(group.join("memory.max"), "3000\n").expect("file");
         assert_eq!(memory_available(&root), Some(2_000));
+        // The one around it has less.
+        fs::write(root.join("proc/self/cgroup"), "0::/a/b\n").expect("file");
+        assert_eq!(memory_available(&root), Some(2_000));
+        fs::create_dir_all(group.join("b")).expect("folder");
+        fs::write(group.join("b/cpuset.cpus.effective"), "1-2\n").expect("file");
+        assert_eq!(cpuset(&root), Some(vec![CpuId(1), CpuId(2)]));
+        // Version 1.
+        let memory = root.join("sys/fs/cgroup/memory");
+        let sets = root.join("sys/fs/cgroup/cpuset/c");
+        for folder in [&memory, &sets] {
+            fs::create_dir_all(folder).expect("folder");
+        }
+        let text = "4:memory:/elsewhere\n3:cpuset,cpu:/c\n0::/\n";
+        fs::write(root.join("proc/self/cgroup"), text).expect("file");
+        fs::write(memory.join("memory.limit_in_bytes"), "5000\n").expect("file");
+        fs::write(memory.join("memory.usage_in_bytes"), "1000\n").expect("file");
+        fs::write(sets.join("cpuset.effective_cpus"), "5\n").expect("file");
+        assert_eq!(memory_available(&root), Some(4_000));
+        assert_eq!(cpuset(&root), Some(vec![CpuId(5)]));
         fs::remove_dir_all(&root).expect("clean");
     }
 }

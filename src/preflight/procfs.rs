@@ -40,6 +40,17 @@ pub(super) fn cgroup(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
+/// The path of a process in the hierarchy of a controller of its own (cgroups version 1), out of /proc/self/cgroup.
+pub(super) fn cgroup_of<'a>(text: &'a str, controller: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        controllers
+            .split(',')
+            .any(|name| name == controller)
+            .then_some(path)
+    })
+}
+
 /// The page size in bytes of a folder name such as `hugepages-2048kB`.
 pub(super) fn hugepage_bytes(folder: &str) -> Option<u64> {
     let kilobytes: u64 = folder
@@ -77,5 +88,8 @@ mod tests {
         assert_eq!(hugepage_bytes("hugepages-2048kB"), Some(2 << 20));
         assert_eq!(hugepage_bytes("hugepages-x"), None);
         assert_eq!(cgroup("12:cpu:/a\n0::/user.slice\n"), Some("/user.slice"));
+        let version_1 = "9:name=systemd:/\n4:cpuset,memory:/a:b\n0::/\n";
+        assert_eq!(cgroup_of(version_1, "memory"), Some("/a:b"));
+        assert_eq!(cgroup_of(version_1, "mem"), None);
     }
 }

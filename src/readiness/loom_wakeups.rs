@@ -21,7 +21,7 @@ fn receive(control: &Control) -> bool {
     let cell = control.object(OBJECT).unwrap();
     cell.host.rx_tail.store(1, Ordering::Release);
     let mut wakes = false;
-    alert(control, OBJECT, |slot| {
+    alert(control, OBJECT, News::State, |slot| {
         assert_eq!(slot, SLOT);
         assert!(!wakes, "one write a sleep");
         wakes = true;
@@ -172,7 +172,7 @@ fn loom_who_waits_for_room_gets_an_edge() {
                 let mut woken = false;
                 if cell.write.want_room.load(Ordering::SeqCst) == 1 {
                     cell.write.want_room.store(0, Ordering::SeqCst);
-                    alert(&control, OBJECT, |_| woken = true);
+                    alert(&control, OBJECT, News::State, |_| woken = true);
                 }
                 woken
             })
@@ -210,7 +210,7 @@ impl herald::Eventfd for Arc<Count> {
 fn receive_and_ring(control: &Control, eventfd: &Arc<Count>) {
     let cell = control.object(OBJECT).unwrap();
     cell.host.rx_tail.store(1, Ordering::Release);
-    alert(control, OBJECT, |slot| {
+    alert(control, OBJECT, News::State, |slot| {
         assert_eq!(slot, herald::slot(EPOLL));
         herald::Eventfd::write(eventfd);
     });
@@ -254,4 +254,60 @@ fn loom_a_herald_that_is_settled_is_readable_when_there_is_an_event() {
     check_herald(crate::channel::cell::herald::CLEAN, 0);
     check_herald(crate::channel::cell::herald::DIRTY, 1);
     check_herald(crate::channel::cell::herald::RUNG, 1);
+}
+
+/// Two threads wait on an epoll each, or both on the same, for one byte: one of them finds it.
+fn check_that_one_of_two_gets_it(epolls: [u32; 2], exclusive: bool) {
+    use crate::channel::cell::item;
+    check(move || {
+        let control = Arc::new(Control::of(2, 2, 2));
+        let cell = control.object(OBJECT).unwrap();
+        for (item, epoll) in cell.items.iter().zip(epolls) {
+            cell.watch.epolls.add(epoll);
+            if exclusive {
+                let word = item::word(epoll, control.epoll(epoll).unwrap());
+                item.epoll.store(word, Ordering::Relaxed);
+                item.events.store(item::EXCLUSIVE | 1, Ordering::Relaxed);
+                cell.read.exclusive.store(1, Ordering::Relaxed);
+            }
+        }
+        // The second sleeps already.
+        control.epoll(epolls[1]).unwrap().slots.add(1);
+        control
+            .slot(1)
+            .unwrap()
+            .sleeping
+            .store(1, Ordering::Relaxed);
+        let host = {
+            let control = Arc::clone(&control);
+            thread::spawn(move || {
+                let mut woken = [false; 2];
+                let cell = control.object(OBJECT).unwrap();
+                cell.host.rx_tail.store(1, Ordering::Release);
+                alert(&control, OBJECT, |slot| woken[slot as usize] = true);
+                woken
+            })
+        };
+        let slot = control.slot(0).unwrap();
+        begin_sleep(slot, || {
+            control.epoll(epolls[0]).unwrap().slots.add(0);
+        });
+        let finds = |epoll: u32| control.ready(epoll).unwrap().has(OBJECT);
+        let awake = finds(epolls[0]);
+        let woken = host.join().unwrap();
+        assert!(
+            ((awake || woken[0]) && finds(epolls[0])) || (woken[1] && finds(epolls[1])),
+            "asleep for ever"
+        );
+    });
+}
+
+#[test]
+fn loom_one_of_two_who_share_an_epoll_is_woken() {
+    check_that_one_of_two_gets_it([0, 0], false);
+}
+
+#[test]
+fn loom_one_of_two_exclusive_epolls_is_told() {
+    check_that_one_of_two_gets_it([0, 1], true);
 }

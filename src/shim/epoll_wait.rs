@@ -13,11 +13,12 @@ use libc::{epoll_event, sigset_t, timespec};
 
 use super::cvt;
 use crate::attach;
-use crate::errno::Errno;
+use crate::errno::{Errno, Result};
 use crate::fd::epoll;
 use crate::fd::table::{self, Entry, Record};
 use crate::ffi::real;
-use crate::ffi::wait::{EpollEvent, SignalMask};
+use crate::ffi::wait::{self, EpollEvent, PollFd, SignalMask};
+use crate::iomux::{self, PollEntry, Target};
 
 /// The epoll behind `epfd` when its wait is ours.
 fn waited(epfd: c_int) -> Option<Record> {
@@ -29,6 +30,36 @@ fn waited(epfd: c_int) -> Option<Record> {
         Entry::Epoll(record) => Some(record),
         _ => None,
     }
+}
+
+/// A wait without a place for events: EFAULT once there is one, which stays (ep_send_events).
+fn wait_for_nothing(
+    epfd: c_int,
+    record: Record,
+    timeout: Option<Duration>,
+    mask: Option<SignalMask>,
+) -> Result<usize> {
+    let count = match attach::link() {
+        Some(link) => {
+            // Asked about from outside, it shows its accelerated sockets too.
+            epoll::polled(epfd, record);
+            let mut set = [PollEntry {
+                target: Target::Kernel(epfd),
+                events: libc::POLLIN,
+                revents: 0,
+            }];
+            iomux::poll(link, &mut set, timeout, mask)?
+        }
+        None => {
+            let mut set = [PollFd {
+                fd: epfd,
+                events: libc::POLLIN,
+                revents: 0,
+            }];
+            wait::ppoll(&mut set, timeout, mask)?
+        }
+    };
+    if count == 0 { Ok(0) } else { Err(Errno::FAULT) }
 }
 
 /// EP_MAX_EVENTS of Linux.
@@ -51,8 +82,7 @@ unsafe fn wait_on(
         _ => return cvt::done(Err(Errno::INVAL)),
     };
     if events.is_null() {
-        // DEVIATION: Linux looks at the pointer only when there is an event to write.
-        return cvt::done(Err(Errno::FAULT));
+        return cvt::number(wait_for_nothing(epfd, record, timeout, mask));
     }
     // SAFETY: not null, as many as the caller promises; only written to. The layouts are the same.
     let events = unsafe { core::slice::from_raw_parts_mut(events.cast::<EpollEvent>(), room) };

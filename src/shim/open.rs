@@ -10,7 +10,7 @@ use core::ffi::{c_char, c_int, c_uint};
 use libc::{FILE, mode_t, sigset_t};
 
 use crate::fd;
-use crate::ffi::{errno, real};
+use crate::ffi::real;
 
 /// A number came from the kernel: whatever the table says of it is over.
 fn fresh(fd: c_int) -> c_int {
@@ -102,23 +102,3 @@ macro_rules! streams {
 }
 
 streams! { fopen fopen64 }
-
-/// fclose(3): libc closes the descriptor without calling close().
-///
-/// # Safety
-/// As for the C function.
-pub unsafe fn fclose(stream: *mut FILE) -> c_int {
-    let fd = if stream.is_null() {
-        -1
-    } else {
-        // SAFETY: an open stream, as the caller promises.
-        unsafe { libc::fileno(stream) }
-    };
-    let old = fd::take(fd);
-    // SAFETY: the caller's arguments, unchanged.
-    let result = unsafe { real::fclose(stream) };
-    let saved = errno::save();
-    fd::release(old);
-    errno::restore(saved);
-    result
-}

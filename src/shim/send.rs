@@ -11,7 +11,7 @@ use std::io::IoSlice;
 use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::socket::is_nonblocking;
-use super::{cvt, message};
+use super::{control, cvt, message};
 use crate::errno::{Errno, Result};
 use crate::fd::inflight::InFlight;
 use crate::fd::{Socket, accelerated};
@@ -29,6 +29,9 @@ pub(super) fn transmit(socket: Socket, parts: &[IoSlice<'_>], flags: c_int) -> R
     let result = stream::send(socket.link, socket.object, parts, nonblocking);
     if result == Err(Errno::PIPE) && flags & libc::MSG_NOSIGNAL == 0 {
         process::raise_sigpipe();
+    }
+    if flags & libc::MSG_ZEROCOPY != 0 && result.is_ok_and(|sent| sent > 0) {
+        control::zerocopy_sent(socket)?;
     }
     result
 }

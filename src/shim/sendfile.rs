@@ -15,9 +15,7 @@ use super::send::transmit;
 use crate::errno::{Errno, Result};
 use crate::fd::{Socket, accelerated};
 use crate::ffi::real;
-
-/// Bytes that sendfile moves at a time.
-const CHUNK_BYTES: usize = 16 << 10;
+use crate::ffi::staging::Staging;
 
 /// sendfile(2).
 ///
@@ -83,11 +81,10 @@ unsafe fn send_file(socket: Socket, from: c_int, offset: *mut off_t, count: size
 
 fn copy_file(socket: Socket, from: c_int, at: &mut off_t, count: usize) -> Result<usize> {
     let file = crate::ffi::descriptor::lend(from)?;
-    let mut buffer = [0_u8; CHUNK_BYTES];
+    let mut staging = Staging::take()?;
     let mut done = 0;
     while done < count {
-        let want = (count - done).min(CHUNK_BYTES);
-        let place = buffer.get_mut(..want).unwrap_or(&mut []);
+        let place = staging.bytes(count - done);
         let position = u64::try_from(*at).map_err(|_| Errno::INVAL)?;
         let read = match rustix::io::pread(file, place, position) {
             Ok(0) => break,
@@ -97,7 +94,7 @@ fn copy_file(socket: Socket, from: c_int, at: &mut off_t, count: usize) -> Resul
             Err(Errno::SPIPE) => return Err(Errno::INVAL),
             Err(error) => return Err(error),
         };
-        let bytes = buffer.get(..read).unwrap_or(&[]);
+        let bytes = staging.bytes(read);
         let sent = match transmit(socket, &[IoSlice::new(bytes)], 0) {
             Ok(sent) => sent,
             Err(_) if done > 0 => break,

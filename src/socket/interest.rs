@@ -7,6 +7,7 @@ use crate::attach::{Link, Object};
 use crate::channel::cell::{Item, ObjectCell, SpillItem, item};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
+use crate::readiness;
 use crate::waiter::owner::{self, Held};
 
 /// What an item watches and what it tells.
@@ -26,7 +27,7 @@ pub struct Interest {
 /// EBADF when there is no such epoll.
 pub fn epoll_word(link: &Link, epoll: u32) -> Result<u32> {
     let cell = link.control.epoll(epoll).ok_or(Errno::BADF)?;
-    Ok((epoll + 1) | cell.generation.load(Ordering::Acquire) << 16)
+    Ok(item::word(epoll, cell))
 }
 
 /// A descriptor as it was stored.
@@ -36,10 +37,7 @@ fn signed(word: u32) -> i32 {
 
 /// Whether the epoll that `word` names was freed meanwhile.
 fn is_stale(link: &Link, word: u32) -> bool {
-    let index = (word & 0xffff).wrapping_sub(1);
-    word != item::FREE
-        && word != item::CLAIMED
-        && epoll_word(link, index).is_ok_and(|now| now != word)
+    item::epoll(word).is_some_and(|epoll| epoll_word(link, epoll).is_ok_and(|now| now != word))
 }
 
 /// The object's items, in its cell and beyond.
@@ -165,8 +163,11 @@ pub fn add(link: &Link, object: Object, epoll: u32, interest: Interest) -> Resul
             return Err(Errno::EXIST);
         }
         let item = claim(link, object, cell).ok_or(Errno::NOSPC)?;
+        if interest.events & item::EXCLUSIVE != 0 {
+            cell.read.exclusive.store(1, Ordering::SeqCst);
+        }
         cell.watch.epolls.add(epoll);
-        let edge = cell.host.edge.load(Ordering::SeqCst);
+        let edge = readiness::edge(cell, interest.events);
         write(item, word, edge, interest);
         Ok(())
     })
@@ -222,7 +223,7 @@ pub fn modify(
     alone(link, object, |cell| {
         let item = find(link, object, cell, word, interest.fd).ok_or(Errno::NOENT)?;
         check(item.events.load(Ordering::Acquire))?;
-        let edge = cell.host.edge.load(Ordering::SeqCst);
+        let edge = readiness::edge(cell, interest.events);
         write(item, word, edge, interest);
         Ok(())
     })
@@ -267,12 +268,11 @@ pub fn registrations(link: &Link, object: Object, mut visit: impl FnMut(u32, Int
     };
     for item in items(link, object, cell) {
         let word = item.epoll.load(Ordering::Acquire);
-        if word != item::FREE
-            && word != item::CLAIMED
+        if let Some(epoll) = item::epoll(word)
             && !is_stale(link, word)
             && let Some(interest) = read(item, word)
         {
-            visit((word & 0xffff).wrapping_sub(1), interest);
+            visit(epoll, interest);
         }
     }
 }

@@ -1,19 +1,20 @@
 //! Listeners, after listen(2) and accept(2).
 
 use core::net::{Ipv4Addr, SocketAddrV4};
+use core::time::Duration;
 
 use super::options::Options;
 use super::wish::{self, Wish, ask_first, claim};
 use super::{close, hold, state};
 use crate::attach::link::NUMBERS;
-use crate::attach::{Link, Object};
+use crate::attach::{self, Link, Object};
 use crate::channel::accept_ring;
 use crate::channel::cell::{FactLine, ObjectCell, kind, shut};
 use crate::channel::owner::OwnerWord;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::readiness;
-use crate::time::Instant;
+use crate::time::{Instant, monotonic};
 use crate::waiter::owner::{self, Held};
 
 /// Who of this process marks and pops at the moment. Private to the process: a stopped sibling stops nobody.
@@ -27,6 +28,29 @@ pub fn listen(link: &Link, local: SocketAddrV4, backlog: u32, options: &Options)
     let object = claim(link, options)?;
     ask_first(link, object, Wish::Listen { local, backlog })
 }
+
+/// As [`listen`], on a port that the kernel has found free: a listener that is still there is that of a process which has
+/// just ended, and the host hears of that a moment later than the kernel.
+///
+/// # Errors
+/// As [`listen`].
+pub fn listen_where_free(
+    link: &Link,
+    local: SocketAddrV4,
+    backlog: u32,
+    options: &Options,
+) -> Result<Object> {
+    let end = monotonic() + HEARING;
+    loop {
+        match listen(link, local, backlog, options) {
+            Err(Errno::ADDRINUSE) if monotonic() < end => attach::pause(),
+            result => return result,
+        }
+    }
+}
+
+/// How long the host may take to hear of the end of a process.
+const HEARING: Duration = Duration::from_millis(200);
 
 /// A second listen(): changes the backlog.
 ///

@@ -11,7 +11,7 @@ crate::counters! {
         waits_rested,
         /// Waits without a slot, because the pool was empty: they look every millisecond.
         waits_sliced_no_slot,
-        /// Slots taken over from a thread that is gone.
+        /// Slots taken over from a thread that is gone, or that does not sleep.
         slots_taken_over,
         /// Owner words taken over from a thread that is gone.
         owners_replaced,

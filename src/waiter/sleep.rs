@@ -170,7 +170,10 @@ fn sleep_alone(
             COUNTERS.waits_sliced_no_slot.raise();
             return sleep_in_slices(link, fds, deadline, sigmask, ready);
         };
-        if let Some(wake) = Sleeping::begin(link, watch, slot).run(fds, deadline, sigmask, ready) {
+        let mut sleeping = Sleeping::begin(link, watch, slot);
+        let wake = sleeping.run(fds, deadline, sigmask, ready);
+        sleeping.is_over = true;
+        if let Some(wake) = wake {
             return wake;
         }
     }
@@ -181,12 +184,19 @@ struct Sleeping<'a> {
     link: &'a Link,
     watch: Watch<'a>,
     slot: Slot<'a>,
+    /// It ended by itself: the thread looks at what it was woken for.
+    is_over: bool,
 }
 
 impl<'a> Sleeping<'a> {
     fn begin(link: &'a Link, watch: Watch<'a>, slot: Slot<'a>) -> Self {
         slot.cell.depth.fetch_add(1, Ordering::Relaxed);
-        Self { link, watch, slot }
+        Self {
+            link,
+            watch,
+            slot,
+            is_over: false,
+        }
     }
 
     /// Returns None when the eventfd was closed behind our back.
@@ -227,6 +237,11 @@ impl Drop for Sleeping<'_> {
     fn drop(&mut self) {
         readiness::end_sleep(self.slot.cell);
         self.watch.remove(self.link, self.slot.index);
+        if let (false, Watch::Epoll(epoll)) = (self.is_over, self.watch) {
+            // Cancelled: what it may have been woken for is another sleeper's.
+            let wake = |slot| super::slot::wake(self.link, slot);
+            readiness::wake_one_of_epoll(&self.link.control, epoll, wake);
+        }
         // A sleep that we interrupted as a signal handler has lost its flag, its masks and perhaps its wake-up: it must
         // look again.
         if self.slot.cell.depth.fetch_sub(1, Ordering::Relaxed) > 1 {

@@ -1,7 +1,8 @@
 //! Slots: who sleeps, and the eventfd that wakes him.
 //!
-//! A slot's `user` is (process, thread), taken by compare-and-swap. A thread keeps its slot; nobody tells when it
-//! ends, so its slot and eventfd go to the next thread of the process that needs one.
+//! A slot's `user` is (process, thread), and whether that thread sleeps; it is taken by compare-and-swap. Between two sleeps a
+//! thread finds its slot again, unless another one needed it: when all are taken, those of threads that do not sleep are
+//! nobody's. Nobody tells when a thread ends, so its slot and eventfd go to the next thread of the process that needs one.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -41,6 +42,26 @@ pub(super) struct Slot<'a> {
     pub(super) index: u32,
     pub(super) cell: &'a SlotCell,
     pub(super) eventfd: i32,
+    /// It is a sleep inside another one (of a signal handler), which goes on with it.
+    is_nested: bool,
+}
+
+/// Among the bits of [`SlotCell::user`]: the thread sleeps, and nobody may take the slot while it lives.
+const SLEEPS: u64 = 1 << 31;
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        if !self.is_nested {
+            let me = user(thread::process(), thread::id());
+            // A slot that is not ours any more stays as it is.
+            let _ = self.cell.user.compare_exchange(
+                me | SLEEPS,
+                me,
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
+        }
+    }
 }
 
 impl<'a> Slot<'a> {
@@ -49,10 +70,10 @@ impl<'a> Slot<'a> {
         let me = user(thread::process(), thread::id());
         let mine = thread::slot()
             .and_then(|index| Some((index, link.control.slot(index)?)))
-            .filter(|(_, cell)| cell.user.load(Ordering::Relaxed) == me);
-        let (index, cell) = match mine {
+            .and_then(|(index, cell)| Some((index, cell, resume(cell, me)?)));
+        let (index, cell, is_nested) = match mine {
             Some(found) => found,
-            None => claim(link, me)?,
+            None => claim(link, me | SLEEPS).map(|(index, cell)| (index, cell, false))?,
         };
         thread::set_slot(Some(index));
         let eventfd = match known_eventfd(link, index) {
@@ -71,6 +92,7 @@ impl<'a> Slot<'a> {
             index,
             cell,
             eventfd,
+            is_nested,
         })
     }
 
@@ -93,6 +115,18 @@ impl<'a> Slot<'a> {
 
 fn user(process: u32, thread: u32) -> u64 {
     u64::from(process) << 32 | u64::from(thread)
+}
+
+/// Takes a slot that was the thread's at its last sleep; says whether it sleeps there already, None when it is another's.
+fn resume(cell: &SlotCell, me: u64) -> Option<bool> {
+    match cell
+        .user
+        .compare_exchange(me, me | SLEEPS, Ordering::Acquire, Ordering::Relaxed)
+    {
+        Ok(_) => Some(false),
+        Err(now) if now == me | SLEEPS => Some(true),
+        Err(_) => None,
+    }
 }
 
 /// While this lies in the future (nanoseconds of the monotonic clock) no slot is looked for: all were taken, and finding
@@ -125,29 +159,31 @@ fn claim(link: &Link, me: u64) -> Option<(u32, &SlotCell)> {
 /// A slot that is ours from now on, and its user before.
 fn find(link: &Link, me: u64) -> Option<(u32, &SlotCell, u64)> {
     let cells = || (0..SLOTS).filter_map(|index| Some((index, link.control.slot(index)?)));
-    let from_dead = |(index, cell)| Some((index, cell, take_from_dead(cell, me)?));
-    // A dead thread's of this process first: its eventfd is there and known to the host.
+    let ours = |(index, _): &(u32, &SlotCell)| known_eventfd(link, *index).is_some();
+    let dead = |(index, cell)| Some((index, cell, take_if(cell, me, is_gone)?));
+    let free = |(index, cell)| Some((index, cell, take_if(cell, me, |old| old == 0)?));
+    let idle = |(index, cell)| Some((index, cell, take_if(cell, me, |old| old & SLEEPS == 0)?));
+    // Of this process first: the eventfd is there and known to the host.
     cells()
-        .filter(|(index, _)| known_eventfd(link, *index).is_some())
-        .find_map(from_dead)
-        .or_else(|| {
-            cells()
-                .find(|(_, cell)| {
-                    cell.user
-                        .compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed)
-                        .is_ok()
-                })
-                .map(|(index, cell)| (index, cell, 0))
-        })
-        .or_else(|| cells().find_map(from_dead))
+        .filter(ours)
+        .find_map(dead)
+        .or_else(|| cells().find_map(free))
+        .or_else(|| cells().filter(ours).find_map(idle))
+        .or_else(|| cells().find_map(dead))
+        .or_else(|| cells().find_map(idle))
 }
 
-/// Takes a slot whose user is gone; returns that user.
-fn take_from_dead(cell: &SlotCell, me: u64) -> Option<u64> {
+/// Whether the user of a slot is a thread that has ended.
+fn is_gone(user: u64) -> bool {
+    let process = u32::try_from(user >> 32).unwrap_or(0);
+    let thread = u32::try_from(user & !SLEEPS & 0xffff_ffff).unwrap_or(0);
+    user == 0 || !process::thread_lives(process, thread)
+}
+
+/// Takes a slot whose user is one of those; returns that user.
+fn take_if(cell: &SlotCell, me: u64, is_one: impl FnOnce(u64) -> bool) -> Option<u64> {
     let old = cell.user.load(Ordering::Relaxed);
-    let process = u32::try_from(old >> 32).ok()?;
-    let thread = u32::try_from(old & 0xffff_ffff).ok()?;
-    if old != 0 && (old == me || process::thread_lives(process, thread)) {
+    if old == me || !is_one(old) {
         return None;
     }
     cell.user

@@ -17,12 +17,18 @@ from harness import CLIENT, ROOT, SERVER, Lab, leave_the_network
 
 SOURCES = os.path.join(ROOT, "tests", "conformance")
 FLAGS = ["-std=gnu11", "-O2", "-D_FORTIFY_SOURCE=2", "-Wall", "-Wextra", "-Werror", "-pthread"]
-# Built twice: with 64-bit offsets named, fcntl becomes fcntl64.
-VARIANTS = {"descriptors": {"descriptors_fcntl64": ["-D_FILE_OFFSET_BITS=64"]}}
+# Built twice: with 64-bit offsets named, fcntl becomes fcntl64; unchecked, dprintf keeps its name.
+VARIANTS = {
+    "descriptors": {"descriptors_fcntl64": ["-D_FILE_OFFSET_BITS=64"]},
+    "stdio": {"stdio_unchecked": ["-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=0"]},
+}
 # What the compiler must have made of the calls, or the case checks nothing.
 SYMBOLS = {
     "polls": ["__poll_chk", "__ppoll_chk", "__read_chk", "__recv_chk", "__recvfrom_chk"],
     "descriptors_fcntl64": ["fcntl64"],
+    "numbers": ["__open_2", "__open64_2", "__openat_2", "__openat64_2"],
+    "stdio": ["__dprintf_chk", "__vdprintf_chk"],
+    "stdio_unchecked": ["dprintf", "vdprintf"],
 }
 LONG = os.environ.get("KNET_TEST_LONG") == "1"
 PORTS = 256  # of a program

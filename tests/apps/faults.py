@@ -270,12 +270,24 @@ while True:
     faults.port += 10
     server = faults.python(code, SERVER, faults.port, log="ten.log")
     said(server, "listening")
+    program = faults.pids("python3")[0]
+
+    def facts():
+        with open(f"/proc/{program}/status", encoding="ascii") as status:
+            rss = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+        return rss, len(os.listdir(f"/proc/{program}/fd"))
+
     for n in range(11):
         peer = connects(faults)
         assert peer.recv(2) == b"%02d" % n
         peer.close()
+        if n == 0:
+            first = facts()
         if n < 10:
             os.kill(faults.host(), signal.SIGKILL)
+    # The channels of the hosts that were lost are gone too.
+    last = facts()
+    assert last[0] - first[0] < 8192 and last[1] - first[1] <= 8, (first, last)
     faults.lab.end(server)
 
 
@@ -1795,6 +1807,134 @@ def nginx_workers_are_served_again_after_their_host_was_killed(faults):
     faults.lab.end(server)
 
 
+@contextlib.contextmanager
+def memory_group(name):
+    """A control group with a memory controller: its folder, and the file that limits it. None when there is no such thing."""
+    folder = limit = None
+    for parent, file in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        with contextlib.suppress(OSError):
+            os.mkdir(os.path.join(parent, name))
+            if os.path.exists(os.path.join(parent, name, file)):
+                folder, limit = os.path.join(parent, name), os.path.join(parent, name, file)
+                break
+            os.rmdir(os.path.join(parent, name))
+    try:
+        yield (folder, limit) if folder else None
+    finally:
+        if folder:
+            def gone():
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
+                return not os.path.exists(folder)
+
+            wait_for("the group is empty", gone, 20)
+
+
+HOARDS = r"""
+import socket, sys
+l = socket.socket()
+l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+l.bind((sys.argv[1], int(sys.argv[2])))
+l.listen(500)
+print("listening", flush=True)
+kept = []
+while True:
+    c, _ = l.accept()
+    kept.append(c)
+    if len(kept) == 1:
+        c.sendall(b"first")
+"""
+
+
+def a_full_memory_cgroup_harms_the_host_at_most(faults):
+    """Connections that nobody reads fill the group: the kernel ends somebody in it, and that is not the program."""
+    faults.no_host()
+    with memory_group(f"knet-{os.getpid()}") as group:
+        if group is None:
+            return "no memory controller of control groups can be used here"
+        folder, limit = group
+        faults.port += 10
+        # The groups are not to be seen in a network namespace of ip(8): it waits to be put there.
+        go = os.path.join(faults.lab.work, "go")
+        waits = ("sh", "-c", f'while [ ! -e {go} ]; do sleep 0.02; done; exec "$@"', "waits")
+        server = faults.python(HOARDS, SERVER, faults.port, log="hoards.log", prefix=waits)
+        try:
+            pid = wait_for("it waits", lambda: faults.pids("sh"))[0]
+            with open(os.path.join(folder, "cgroup.procs"), "w", encoding="ascii") as file:
+                file.write(str(pid))
+            with open(go, "w", encoding="ascii"):
+                pass
+            said(server, "listening")
+            peer = connects(faults)
+            assert peer.recv(5) == b"first"
+            old = faults.host()
+            with open(limit.replace("limit_in_bytes", "usage_in_bytes").replace("memory.max", "memory.current"), encoding="ascii") as file:
+                used = int(file.read())
+            with open(limit, "w", encoding="ascii") as file:
+                file.write(str(used + (8 << 20)))
+            peers = []
+            try:
+                for _ in range(200):
+                    peers.append(faults.lab.connect(faults.port, 1))
+                    peers[-1].setblocking(False)
+                    peers[-1].send(bytes(250_000))
+            except OSError:
+                # The host was ended.
+                pass
+            for other in [peer, *peers]:
+                other.close()
+            time.sleep(1)
+            assert server.poll() is None, (server.returncode, lines(server))
+            with open(limit, "w", encoding="ascii") as file:
+                file.write(str(used + (512 << 20)))
+            connects(faults).close()
+            told = [line for line in lines(server) if line.startswith("knet:")]
+            if faults.host() != old:
+                assert any("has gone" in line for line in told) and any("listened on again" in line for line in told), told
+        finally:
+            faults.lab.end(server)
+            faults.no_host()
+    return None
+
+
+AT_ONCE = r"""
+import os, signal, socket, sys, time
+def listen(port):
+    l = socket.socket()
+    l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    l.bind((sys.argv[1], port))
+    l.listen(5)
+    return l
+# The children are of one family with us, or each attaches alone.
+anchor = listen(int(sys.argv[2]) + 1) if sys.argv[3] == "family" else None
+for n in range(200):
+    r, w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            kept = listen(int(sys.argv[2]))
+            os.write(w, b"listens")
+        except OSError as error:
+            os.write(w, b"errno %d" % error.errno)
+        time.sleep(100)
+    said = os.read(r, 100)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(r); os.close(w)
+    if said != b"listens":
+        print(n, said.decode(), flush=True)
+print("done", flush=True)
+"""
+
+
+def a_killed_listener_can_be_replaced_at_once(faults):
+    for kind in ("family", "alone"):
+        faults.port += 10
+        server = faults.python(AT_ONCE, SERVER, faults.port, kind, log="at-once.log")
+        server.wait(60)
+        assert lines(server) == ["done"], (kind, lines(server))
+
+
 def the_interface_is_deleted_while_running(faults):
     """No connection can go on: all are reset at once and the host ends; with the interface back a new one serves."""
     server = faults.echo()
@@ -1882,7 +2022,7 @@ CASES = [
     other_user_and_root_after_bind, daemon_after_listen, duplicates_above_700, three_hundred_threads_in_recv_at_once,
     twenty_thousand_short_connections_leave_nothing_behind, a_redis_whose_host_was_killed_is_restarted,
     a_redis_is_served_again_after_its_host_was_killed, nginx_workers_are_served_again_after_their_host_was_killed,
-    the_interface_is_deleted_while_running,
+    a_killed_listener_can_be_replaced_at_once, a_full_memory_cgroup_harms_the_host_at_most, the_interface_is_deleted_while_running,
     a_server_restarted_with_another_config_is_served_at_once,
 ]
 

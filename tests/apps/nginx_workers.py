@@ -27,7 +27,7 @@ class Workers:
         self.lab = Lab()
         os.chmod(self.lab.work, 0o755)
         self.conf = os.path.join(self.lab.work, "nginx.conf")
-        self.server = None
+        self.server, self.listen = None, ""
         self.start()
 
     @property
@@ -35,7 +35,7 @@ class Workers:
         return self.lab.processes
 
     def configure(self, **words):
-        words = {"mutex": "off", "listen": "", "text": "one", **words}
+        words = {"mutex": "off", "listen": self.listen, "text": "one", **words}
         with open(self.conf, "w", encoding="ascii") as file:
             file.write(CONFIG.format(work=self.lab.work, server=SERVER, **words))
 
@@ -182,6 +182,19 @@ def accept_mutex(web):
     web.restart()
 
 
+def reuseport(web):
+    """A listener for each worker, among which the stack spreads the connections."""
+    web.restart(listen=" reuseport")
+    with served(web.lab, 400):
+        seen = collections.Counter(web.ask()[1] for _ in range(400))
+    assert set(seen) == web.workers(), (seen, web.workers())
+    assert min(seen.values()) >= 40, f"spread unevenly: {seen}"
+    web.listen = " reuseport"
+    reload_under_load(web)
+    web.listen = ""
+    web.restart()
+
+
 def no_process_is_left(web):
     workers = web.workers()
     os.kill(web.master, signal.SIGQUIT)
@@ -191,7 +204,7 @@ def no_process_is_left(web):
     web.start()
 
 
-CASES = [every_worker_serves, reload_under_load, a_worker_is_killed, accept_mutex, no_process_is_left]
+CASES = [every_worker_serves, reload_under_load, a_worker_is_killed, accept_mutex, reuseport, no_process_is_left]
 
 if __name__ == "__main__":
     main("nginx_workers", CASES, Workers, lambda web: web.lab.close())

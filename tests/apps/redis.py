@@ -267,8 +267,7 @@ def bgsave_under_load(redis):
                 return None
 
         other = wait_for("the kernel Redis is up", loaded)
-        for n in (0, 999, 1999):
-            assert other.ask("GET", f"kept{n}") == f"value{n}".encode()
+        assert other.ask("MGET", *(f"kept{n}" for n in range(2_000))) == [f"value{n}".encode() for n in range(2_000)]
         other.close()
     finally:
         copy.terminate()
@@ -435,39 +434,67 @@ def redis_benchmark_completes(redis):
         assert out.count("requests per second") >= 2, out
 
 
-def data_accepted_by_send_arrives_after_sigterm(redis):
-    """A server that ends by a signal's default action: everything that send accepted reaches the peer."""
-    code = (
-        "import socket,os,signal\n"
-        f"s=socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(('{SERVER}', 7000)); s.listen(1)\n"
-        "c,_=s.accept(); c.setblocking(False)\n"
-        "n=0\n"
-        "try:\n"
-        "  while n < 1000000: n += c.send(b'x'*(1000000-n))\n"
-        "except BlockingIOError: pass\n"
-        "open('sent','w').write(str(n))\n"
-        "os.kill(os.getpid(), signal.SIGTERM)\n"
-    )
-    server = redis.lab.start("server", "python3", "-c", code, log="sender.log")
+# Takes a connection, sends until nothing fits any more, at most 1 MB, says how much that was, and ends.
+SENDER = """
+import os, select, signal, socket, sys
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind((sys.argv[1], int(sys.argv[2])))
+s.listen(1)
+print("listening", flush=True)
+c, _ = s.accept()
+if sys.argv[4] == "unread":
+    c.recv(1, socket.MSG_PEEK)
+c.setblocking(False)
+n = 0
+while n < 1000000 and select.select([], [c], [], 0.5)[1]:
+    n += c.send(b"x" * (1000000 - n))
+print("sent", n, flush=True)
+if sys.argv[3] == "_exit":
+    os._exit(0)
+os.kill(os.getpid(), getattr(signal, sys.argv[3]))
+"""
 
-    def connect():
-        try:
-            return redis.lab.connect(7000)
-        except OSError:
-            return None
 
-    peer = wait_for("the sender listens", connect)
-    server.wait(10)
-    with open(os.path.join(redis.lab.work, "sent"), encoding="ascii") as file:
-        sent = int(file.read())
+def what_a_peer_gets(redis, port, how, reads, *options):
+    """Of a sender that ends: bytes sent, bytes received, and how the connection ended."""
+    log = os.path.join(redis.lab.work, "sender.log")
+    if os.path.exists(log):
+        os.unlink(log)
+    server = redis.lab.start("server", *options, "python3", "-c", SENDER, SERVER, str(port), how, reads, log="sender.log")
+
+    def told(word):
+        with open(log, encoding="utf-8") as file:
+            return [line.split() for line in file if line.startswith(word)]
+
+    wait_for("the sender listens", lambda: told("listening"))
+    peer = redis.lab.connect(port)
+    if reads == "unread":
+        peer.sendall(b"nobody reads this")
+    server.wait(15)
+    sent = int(wait_for("the sender says how much", lambda: told("sent"))[0][1])
     received = 0
-    while True:
-        part = peer.recv(1 << 16)
-        if not part:
-            break
-        received += len(part)
-    assert received == sent, f"sent {sent}, received {received}"
+    try:
+        while part := peer.recv(1 << 16):
+            received += len(part)
+        end = "FIN"
+    except ConnectionResetError:
+        end = "RST"
     peer.close()
+    return sent, received, end
+
+
+def what_send_accepted_arrives_however_the_program_ends(redis):
+    """By a signal's default action, _exit or kill -9, none of which runs code of ours."""
+    for number, how in enumerate(("SIGTERM", "_exit", "SIGKILL")):
+        sent, received, end = what_a_peer_gets(redis, 7000 + number, how, "read")
+        assert sent > 100_000 and (received, end) == (sent, "FIN"), (how, sent, received, end)
+
+
+def unread_bytes_end_it_as_linux_does(redis):
+    for number, how in enumerate(("SIGTERM", "_exit", "SIGKILL")):
+        end = what_a_peer_gets(redis, 7010 + number, how, "unread")[2]
+        assert end == "RST", (how, end)
 
 
 CASES = [
@@ -475,8 +502,27 @@ CASES = [
     redis_benchmark_completes, maxclients_refuses, ten_thousand_clients, bgsave_under_load,
     a_replica_on_the_other_side_of_the_wire, a_replica_of_a_kernel_master, shutdown_and_restart_on_the_same_port,
     kill_9_and_restart_at_once, kill_9_while_a_bgsave_child_lives, daemonize_yes, wildcard_bind_answers_on_loopback_too, io_threads_2,
-    data_accepted_by_send_arrives_after_sigterm,
+    what_send_accepted_arrives_however_the_program_ends, unread_bytes_end_it_as_linux_does,
 ]
 
+# Cases in which the kernel serves somebody too: on loopback.
+KERNEL_TOO = [wildcard_bind_answers_on_loopback_too]
+
+
+def served(case):
+    """The case, in which the stack accepts connections and the kernel of the server's namespace has none (design section 7)."""
+    def run(redis):
+        kernel, accepted = redis.lab.kernel_tcp(), redis.lab.stats().get("flows_accepted", 0)
+        reason = case(redis)
+        after = redis.lab.kernel_tcp()
+        moved = {name: after[name] - kernel[name] for name in ("PassiveOpens", "ActiveOpens", "InSegs")}
+        assert case in KERNEL_TOO or not any(moved.values()), f"the kernel served some: {moved}"
+        assert isinstance(reason, str) or redis.lab.stats().get("flows_accepted", 0) > accepted, "the stack accepted nobody"
+        return reason
+
+    run.__name__ = case.__name__
+    return run
+
+
 if __name__ == "__main__":
-    main("redis", CASES, Redis, lambda redis: redis.lab.close())
+    main("redis", [served(case) for case in CASES], Redis, lambda redis: redis.lab.close())

@@ -326,3 +326,98 @@ CASE(loopback_and_our_address_are_two_places)
     put(two.client, 0, 100);
     get(two.server, 0, 100);
 }
+
+static int unspecified(int fd)
+{
+    struct sockaddr nothing = {.sa_family = AF_UNSPEC};
+    return connect(fd, &nothing, sizeof nothing);
+}
+
+CASE(dissolved_and_connected_again)
+{
+    int listener = listener_at(port, 8), fd = tcp(0), other = OK(dup(fd));
+    struct sockaddr_in name;
+    socklen_t size = sizeof name;
+    OK(unspecified(fd)); /* of a socket that was never connected */
+    for (int round = 0; round < 5; round++) {
+        OK(try_connect(fd, own, port));
+        int server = take(listener);
+        put(fd, 0, 100);
+        get(server, 0, 50);
+        put(server, 0, 10);
+        EQUAL(ready(fd, POLLIN, 5000), POLLIN);
+        OK(unspecified(round % 2 ? fd : other));
+        get(server, 50, 50);
+        char byte;
+        FAILS(recv(server, &byte, 1, 0), ECONNRESET);
+        so_error(fd); /* Linux has a pending error here */
+        FAILS(getpeername(fd, (struct sockaddr *)&name, &size), ENOTCONN);
+        FAILS(recv(fd, &byte, 1, MSG_DONTWAIT), ENOTCONN);
+        FAILS(send(other, &byte, 1, MSG_NOSIGNAL), EPIPE);
+        EQUAL(ready(fd, POLLIN | POLLOUT, 0), POLLOUT | POLLHUP);
+        OK(close(server));
+    }
+    OK(unspecified(fd));
+}
+
+CASE(dissolved_and_made_a_listener)
+{
+    int listener = listener_at(port, 8), fd = tcp(0), on = 1;
+    OK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
+    OK(try_connect(fd, own, port));
+    int server = take(listener);
+    OK(unspecified(fd));
+    OK(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+    OK(try_bind(fd, own, port + 100));
+    OK(listen(fd, 4));
+    struct pair two = pair_by(fd, port + 100);
+    put(two.client, 0, 5);
+    get(two.server, 0, 5);
+    int value = 0;
+    socklen_t size = sizeof value;
+    OK(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, &size));
+    EQUAL(value, 1);
+    OK(unspecified(fd)); /* a listener ends to listen */
+    FAILS(try_connect(tcp(0), own, port + 100), ECONNREFUSED);
+    put(two.server, 0, 5); /* what it has accepted goes on */
+    get(two.client, 0, 5);
+    OK(close(server));
+}
+
+CASE(an_accepted_one_dissolved_and_connected)
+{
+    int listener = listener_at(port, 8);
+    struct pair two = pair_by(listener, port);
+    nonblocking(two.server);
+    OK(unspecified(two.server));
+    char byte;
+    FAILS(recv(two.client, &byte, 1, 0), ECONNRESET);
+    FAILS(try_connect(two.server, own, port), EINPROGRESS);
+    int again = take(listener);
+    EQUAL(ready(two.server, POLLOUT, 5000), POLLOUT);
+    put(two.server, 0, 20);
+    get(again, 0, 20);
+}
+
+CASE(a_dissolved_socket_stays_in_its_sets)
+{
+    int listener = listener_at(port, 8), fd = tcp(SOCK_NONBLOCK), set = OK(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 77};
+    OK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    for (int round = 0; round < 3; round++) {
+        FAILS(try_connect(fd, own, port), EINPROGRESS);
+        int server = take(listener);
+        EQUAL(ready(fd, POLLOUT, 5000), POLLOUT);
+        EQUAL(epoll_wait(set, &event, 1, 0), 0);
+        put(server, 0, 3);
+        EQUAL(epoll_wait(set, &event, 1, 5000), 1);
+        CHECK(event.events == EPOLLIN && event.data.u64 == 77);
+        OK(unspecified(fd));
+        so_error(fd);
+        EQUAL(epoll_wait(set, &event, 1, 0), 1);
+        CHECK(event.events == EPOLLHUP && event.data.u64 == 77);
+        OK(close(server));
+    }
+    OK(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+    EQUAL(epoll_wait(set, &event, 1, 0), 0);
+}

@@ -272,3 +272,122 @@ CASE(pwait2_takes_nanoseconds)
     EQUAL(epoll_pwait2(epoll, &event, 1, NULL, NULL), 1);
     EQUAL(event.events, EPOLLIN);
 }
+
+enum { WAITERS = 6 };
+
+/* The cases below wait in processes or threads that hold up their answer until all have had their chance. */
+struct watcher {
+    int epoll, got;
+    atomic_int asleep;
+};
+
+static void *waits_once(void *argument)
+{
+    struct watcher *this = argument;
+    struct epoll_event events[4];
+    this->asleep = 1;
+    this->got = epoll_wait(this->epoll, events, 4, 400);
+    return NULL;
+}
+
+/* Of WAITERS threads, each on its epoll, how many are told of one connection. */
+static int told(struct watcher *all, int listener)
+{
+    pthread_t threads[WAITERS];
+    int count = 0;
+    for (int n = 0; n < WAITERS; n++) {
+        all[n].asleep = 0;
+        THREAD(pthread_create(&threads[n], NULL, waits_once, &all[n]));
+    }
+    for (int n = 0; n < WAITERS; n++)
+        while (!all[n].asleep) pause_ms(1);
+    pause_ms(50);
+    int client = dial(port);
+    for (int n = 0; n < WAITERS; n++) {
+        THREAD(pthread_join(threads[n], NULL));
+        CHECK(all[n].got >= 0);
+        count += all[n].got;
+    }
+    OK(close(take(listener)));
+    OK(close(client));
+    return count;
+}
+
+CASE(exclusive_wakes_one_and_not_all)
+{
+    int listener = listener_at(port, 16);
+    struct watcher all[WAITERS] = {0};
+    for (int n = 0; n < WAITERS; n++) {
+        all[n].epoll = OK(epoll_create1(0));
+        watch(all[n].epoll, listener, EPOLLIN | EPOLLEXCLUSIVE);
+    }
+    for (int round = 0; round < 4; round++) {
+        int count = told(all, listener);
+        CHECK(count >= 1 && count < WAITERS);
+    }
+    /* Without EPOLLEXCLUSIVE all of them are told. */
+    for (int n = 0; n < WAITERS; n++) {
+        OK(epoll_ctl(all[n].epoll, EPOLL_CTL_DEL, listener, NULL));
+        watch(all[n].epoll, listener, EPOLLIN);
+    }
+    EQUAL(told(all, listener), WAITERS);
+}
+
+CASE(exclusive_with_nobody_asleep_is_found_later)
+{
+    int listener = listener_at(port, 16), first = OK(epoll_create1(0)), second = OK(epoll_create1(0));
+    watch(first, listener, EPOLLIN | EPOLLEXCLUSIVE);
+    watch(second, listener, EPOLLIN | EPOLLEXCLUSIVE);
+    int client = dial(port);
+    EQUAL(ready(listener, POLLIN, 5000), POLLIN);
+    EVENT(one_event(first, 0), EPOLLIN);
+    EVENT(one_event(second, 0), EPOLLIN);
+    OK(close(take(listener)));
+    EVENT(one_event(first, 0), 0);
+    EVENT(one_event(second, 0), 0);
+    OK(close(client));
+}
+
+CASE(one_of_the_threads_that_share_a_set_is_woken)
+{
+    int listener = listener_at(port, 16), epoll = OK(epoll_create1(0));
+    struct watcher all[WAITERS] = {0};
+    watch(epoll, listener, EPOLLIN | EPOLLET);
+    for (int n = 0; n < WAITERS; n++) all[n].epoll = epoll;
+    for (int round = 0; round < 4; round++) EQUAL(told(all, listener), 1);
+}
+
+/* Workers that accept from one listener, each with its own set; one is killed while it sleeps. */
+CASE(exclusive_workers_of_whom_one_is_killed)
+{
+    int listener = listener_at(port, 64), status;
+    pid_t workers[4];
+    nonblocking(listener);
+    for (int n = 0; n < 4; n++) {
+        workers[n] = OK(fork());
+        if (workers[n] > 0) continue;
+        int epoll = OK(epoll_create1(0));
+        watch(epoll, listener, EPOLLIN | EPOLLEXCLUSIVE);
+        for (;;) {
+            struct epoll_event event;
+            OK(epoll_wait(epoll, &event, 1, -1));
+            int fd = accept(listener, NULL, NULL);
+            if (fd < 0) continue;
+            atomic_fetch_add(&shared->connections, 1);
+            EQUAL(send(fd, "x", 1, MSG_NOSIGNAL), 1);
+            OK(close(fd));
+        }
+    }
+    for (int n = 0; n < 60; n++) {
+        if (n % 20 == 19) {
+            OK(kill(workers[n / 20], SIGKILL));
+            EQUAL(waitpid(workers[n / 20], &status, 0), workers[n / 20]);
+        }
+        int fd = dial(port);
+        char byte;
+        EQUAL(ready(fd, POLLIN, 5000), POLLIN);
+        EQUAL(recv(fd, &byte, 1, 0), 1);
+        OK(close(fd));
+    }
+    OK(kill(workers[3], SIGKILL));
+}

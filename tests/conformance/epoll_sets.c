@@ -45,6 +45,20 @@ CASE(errors_of_the_waits)
     EQUAL(fcntl(OK(epoll_create(5)), F_GETFD), 0);
 }
 
+CASE(no_place_for_events)
+{
+    struct pair two = pair();
+    int epoll = OK(epoll_create1(0));
+    struct epoll_event *volatile nowhere = NULL; /* the compiler refuses a constant */
+    watch(epoll, two.server, EPOLLIN | EPOLLET);
+    EQUAL(epoll_wait(epoll, nowhere, 4, 20), 0);
+    put(two.client, 0, 1);
+    FAILS(epoll_wait(epoll, nowhere, 4, 5000), EFAULT);
+    FAILS(epoll_wait(epoll, nowhere, 4, 0), EFAULT);
+    EVENT(one_event(epoll, 0), EPOLLIN); /* nobody was told of it */
+    EQUAL(epoll_wait(epoll, nowhere, 4, 0), 0);
+}
+
 CASE(added_before_bind_and_listen)
 {
     int fd = tcp(0), epoll = OK(epoll_create1(0)), on = 1;

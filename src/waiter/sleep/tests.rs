@@ -59,9 +59,9 @@ fn a_thread_keeps_its_slot_and_a_dead_ones_goes_to_the_next() {
     assert_eq!(cell.generation.load(ChannelOrdering::Relaxed), 2);
 }
 
-/// The leader of this process, which lives as long as the test, takes all slots but `except`.
+/// The leader of this process, which lives as long as the test, sleeps in all slots but `except`.
 fn take_all_slots(link: &Link, except: Option<u32>) {
-    let us = u64::from(thread::process()) << 32 | u64::from(thread::process());
+    let us = u64::from(thread::process()) << 32 | u64::from(thread::process()) | 1 << 31;
     for index in (0..SLOTS).filter(|index| Some(*index) != except) {
         let user = &link.control.slot(index).unwrap().user;
         user.store(us, ChannelOrdering::Relaxed);
@@ -91,6 +91,29 @@ fn a_slot_that_was_in_other_hands_tells_the_host_its_eventfd_again() {
         assert_eq!(sleep_elsewhere(), Some(slot));
         assert_eq!(fake.messages(), 1);
     }
+}
+
+#[test]
+fn threads_that_do_not_sleep_lend_their_slots() {
+    const THREADS: usize = SLOTS as usize + 40;
+    let fake = Fake::new();
+    let (link, object) = (fake.link, fake.stream(1));
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let (all, turn) = (std::sync::Barrier::new(THREADS), std::sync::Mutex::new(()));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let one_at_a_time = turn.lock();
+                assert_eq!(sleep_shortly(link, object), Wake::Timeout);
+                assert!(thread::slot().is_some());
+                drop(one_at_a_time);
+                // Alive until the last one has slept.
+                all.wait();
+            });
+        }
+    });
 }
 
 #[test]
