@@ -35,11 +35,17 @@ knet_needs() {
 		test | command rpmbuild | rpm | rpm-build
 		test | command rpmlint | rpmlint | rpmlint
 		test | command dpkg-shlibdeps | dpkg-dev | dpkg-dev
+		test | command qemu-system-x86_64 | qemu-system-x86 | qemu-system-x86-core
+		test | command busybox | busybox-static | busybox
+		test | command cpio | cpio | cpio
+		test | command modprobe | kmod | kmod
 		test | command logrotate | logrotate | logrotate
 		test | command rsyslogd | rsyslog | rsyslog
 		test | command git | git | git-core git
+		test | command patch | patch | patch
 		test | command curl | curl | curl
 		test | command tcpdump | tcpdump | tcpdump
+		test | command tshark | tshark | wireshark-cli
 		test | command ksh | ksh ksh93u+m | ksh
 		test | command nginx | nginx-light nginx | nginx
 		test | command memcached | memcached | memcached
@@ -52,7 +58,7 @@ knet_needs() {
 		test | file /usr/lib/*-linux-gnu/libjemalloc.so.2 /usr/lib*/libjemalloc.so.2 | libjemalloc2 | jemalloc
 		test | file /usr/lib/*-linux-gnu/libtcmalloc_minimal.so.4 /usr/lib*/libtcmalloc_minimal.so.4 | libtcmalloc-minimal4 libtcmalloc-minimal4t64 | gperftools-libs
 		nginx curl python haproxy node wget | command openssl | openssl | openssl
-		nginx nginx_workers curl web_load wget | command nginx | nginx-light nginx | nginx
+		nginx nginx_workers curl web_load wget limits | command nginx | nginx-light nginx | nginx
 		nginx curl haproxy | command curl | curl | curl
 		memcached | command memcached | memcached | memcached
 		memcached | command memcslap | libmemcached-tools | libmemcached
@@ -61,7 +67,7 @@ knet_needs() {
 		iperf3 | command iperf3 | iperf3 | iperf3
 		postgres | file /usr/lib/postgresql/*/bin/postgres | postgresql | postgresql-server postgresql-contrib
 		web_load | command wrk | wrk | wrk
-		web_load | command ab | apache2-utils | httpd-tools
+		web_load limits | command ab | apache2-utils | httpd-tools
 		node | command node | nodejs | nodejs
 		java | command javac | openjdk-17-jdk-headless default-jdk-headless | java-17-openjdk-devel
 		gunicorn | command gunicorn | gunicorn | python3-gunicorn
@@ -74,6 +80,7 @@ knet_needs() {
 		varnish | command varnishd | varnish | varnish
 		cpython | file /usr/lib/python3.*/test/test_socket.py /usr/lib64/python3.*/test/test_socket.py | libpython3.13-testsuite libpython3.12-testsuite libpython3.11-testsuite | python3-test
 		untouched | command setcap | libcap2-bin | libcap
+		untouched | command setpriv | util-linux | util-linux
 	NEEDS
 }
 

@@ -68,10 +68,11 @@ find_built() {
 
 ours() { [ -f "$state/device" ] || die "no lab '$name' is up: scripts/lab.sh up --name $name"; device=$(cat "$state/device"); }
 
-config() { # FILE ADDRESS PORT-LINES
+config() { # FILE ADDRESS PORT-LINES [MORE-SECTIONS]
   cat >"$1" <<JSON
 {
   "common": { "idle": "$idle", "progress": "$progress" },
+  ${4:-}
   "interface": {
     $3,
     "ip": "$2",
@@ -156,8 +157,10 @@ up)
     fi
     ;;
   vhost)
-    config "$state/server.conf" 10.77.0.1 "\"vdevs\": [\"net_vhost0,iface=$state/vhost.sock,tso=1\"]"
-    config "$state/client.conf" 10.77.0.2 "\"vdevs\": [\"net_virtio_user0,path=$state/vhost.sock\"]"
+    # What a NIC would do: checksums, and large segments both ways.
+    offloads='"hw_offload": { "tcp_checksum": 1, "tso": 1, "lro": 1 },'
+    config "$state/server.conf" 10.77.0.1 "\"vdevs\": [\"net_vhost0,iface=$state/vhost.sock,tso=1\"]" "$offloads"
+    config "$state/client.conf" 10.77.0.2 "\"vdevs\": [\"net_virtio_user0,path=$state/vhost.sock\"]" "$offloads"
     ;;
   unix)
     config "$state/server.conf" 10.77.0.1 "\"vdevs\": [\"knet_unix,path=$state/wire.sock\"]"
@@ -215,7 +218,7 @@ status)
       [ -S "$socket" ] || continue
       [ "$end" = s ] && echo "server host: $socket" || echo "client host: $socket"
       "$(find_built knetctl)" status --socket "$socket" || true
-      "$(find_built knetctl)" stats --socket "$socket" | sed -E 's/^(lcore|stack|now)\.//' || true
+      "$(find_built knetctl)" stats --socket "$socket" | sed -E 's/^(lcore|stack|gpu|now)\.//' || true
     done
   done
   ;;

@@ -63,6 +63,10 @@ done
 # A plug-in that was built without DPDK's headers opens no port: no package is made of it.
 readelf -d "$binaries/libknet_dpdk.so" | grep -q 'NEEDED.*librte_eal' ||
   die "libknet_dpdk.so was built without DPDK: scripts/deps.sh build, then build again"
+# A program and a host of different builds do not serve each other.
+build_version=$("$binaries/knetd" --version | cut -d' ' -f2)
+[ "$("$binaries/knetctl" --version | cut -d' ' -f2)" = "$build_version" ] && grep -qF "$build_version" "$binaries/libknet_frame.so" ||
+  die "knetd, knetctl and libknet_frame.so are not of one build: cargo build --release"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -108,7 +112,7 @@ lay_out() { # LIBDIR ZSH-FOLDER
   put 644 "$root/packaging/systemd/knetd.service" usr/lib/systemd/system/knetd.service
   put 644 "$root/packaging/systemd/knet.sysusers" usr/lib/sysusers.d/knet.conf
   put 644 "$root/packaging/systemd/knet.tmpfiles" usr/lib/tmpfiles.d/knet.conf
-  install -d -m 750 "$tree/var/log/knet"
+  install -d -m 750 "$tree/var/log/knet" "$tree/etc/knet/run"
   for file in "$root"/packaging/systemd/drop-ins/*.conf; do
     put 644 "$file" "usr/share/knet/drop-ins/$(basename "$file")"
   done
@@ -116,6 +120,7 @@ lay_out() { # LIBDIR ZSH-FOLDER
     put 644 "$file" "usr/share/knet/profiles/$(basename "$file")"
   done
   put 644 "$root/conf/schema.json" usr/share/knet/schema.json
+  put 644 "$root/conf/grafana-dashboard.json" usr/share/knet/grafana-dashboard.json
   script "$root/scripts/lab.sh" usr/share/knet/lab.sh
   script "$root/scripts/setup-nic.sh" usr/share/knet/setup-nic.sh
   put 644 "$root/README.md" usr/share/doc/knet-rs/README.md
@@ -125,21 +130,23 @@ lay_out() { # LIBDIR ZSH-FOLDER
   pages "$zsh"
 }
 
-# Man pages and completions: packaging/man/NAME.SECTION and packaging/completions/knetctl.{bash,zsh,fish}, and what the
-# tools write of themselves.
+# Man pages and completions, which knetctl makes of its command lines and of the table of keys; packaging/man has those
+# that say more.
 pages() { # ZSH-FOLDER
   local file name made=$work/pages
-  mkdir -p "$made"
-  [ ! -d "$root/packaging/man" ] || cp "$root"/packaging/man/*.[1-9] "$made"
-  [ ! -d "$root/packaging/completions" ] || cp "$root"/packaging/completions/knetctl.* "$made"
-  for file in "$made"/*.[1-9]; do
-    [ -e "$file" ] || continue
+  "$binaries/knetctl" generate "$made"
+  for file in "$root"/packaging/man/*.[1-9]; do
     name=$(basename "$file")
-    gzipped "$file" "usr/share/man/man${name##*.}/$name"
+    cp "$file" "$made/man${name##*.}/$name"
   done
-  [ ! -e "$made/knetctl.bash" ] || put 644 "$made/knetctl.bash" usr/share/bash-completion/completions/knetctl
-  [ ! -e "$made/knetctl.zsh" ] || put 644 "$made/knetctl.zsh" "$1/_knetctl"
-  [ ! -e "$made/knetctl.fish" ] || put 644 "$made/knetctl.fish" usr/share/fish/vendor_completions.d/knetctl.fish
+  for file in "$made"/man[1-9]/*; do
+    gzipped "$file" "usr/share/man/${file#"$made/"}"
+  done
+  for name in knetctl knetd; do
+    put 644 "$made/completions/$name.bash" "usr/share/bash-completion/completions/$name"
+    put 644 "$made/completions/_$name" "$1/_$name"
+    put 644 "$made/completions/$name.fish" "usr/share/fish/vendor_completions.d/$name.fish"
+  done
 }
 
 # The lines of %files: every file of the tree, and the folders that are ours alone.
@@ -158,7 +165,9 @@ file_list() {
     /usr/share/doc/knet-rs/docs; do
     echo "%dir $path"
   done
-  echo '%dir %attr(0750,root,root) /var/log/knet'
+  for path in /var/log/knet /etc/knet/run; do
+    echo "%dir %attr(0750,root,root) $path"
+  done
 }
 
 make_rpm() {

@@ -1,13 +1,16 @@
-//! Hints to the memory system: what will be needed soon, and which tables deserve huge pages.
+//! Hints to the memory system: what will be needed soon, what will not, and which tables deserve huge pages.
 //!
 //! # Safety
 //! No hint changes what a program computes, whatever address it names: a prefetch neither faults nor has an effect that can be
-//! seen (AMD64 manual volume 3, PREFETCHlevel), and MADV_HUGEPAGE changes neither contents nor protection of a mapping.
+//! seen (AMD64 manual volume 3, PREFETCHlevel), and MADV_HUGEPAGE changes neither contents nor protection of a mapping. Memory is
+//! forgotten through a unique slice only, like being overwritten.
 
 #![allow(unsafe_code)]
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
+/// Bytes of a page.
+const PAGE: usize = 4096;
 /// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
 /// Tables below this are not worth rounding up to whole huge pages.
@@ -59,8 +62,42 @@ pub fn huge(address: usize, bytes: usize) {
     }
 }
 
+/// Gives whole pages of `bytes` back to the kernel. What they hold afterwards has no meaning: zeros, in memory of the heap.
+pub fn forget(bytes: &mut [u8]) {
+    let begin = bytes.as_mut_ptr().addr();
+    let first = begin.next_multiple_of(PAGE);
+    let end = begin.wrapping_add(bytes.len()) & !(PAGE - 1);
+    let Some(count) = end.checked_sub(first).filter(|count| *count > 0) else {
+        return;
+    };
+    let place = bytes.as_mut_ptr().wrapping_add(first - begin);
+    // SAFETY: whole pages inside a slice that is ours alone for the call; the mapping stays, and any bytes are a valid slice.
+    let done =
+        unsafe { rustix::mm::madvise(place.cast(), count, rustix::mm::Advice::LinuxDontNeed) };
+    if let Err(errno) = done {
+        crate::debug!("memory not returned bytes={count} errno={errno}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn whole_pages_are_forgotten_and_their_neighbours_stay() {
+        let mut bytes = vec![7_u8; 5 * super::PAGE];
+        let skip = bytes.as_ptr().align_offset(super::PAGE);
+        super::forget(&mut bytes[skip + 10..skip + 3 * super::PAGE + 10]);
+        assert!(bytes[..skip + super::PAGE].iter().all(|byte| *byte == 7));
+        let inner = &bytes[skip + super::PAGE..skip + 3 * super::PAGE];
+        assert!(cfg!(miri) || inner.iter().all(|byte| *byte == 0));
+        assert!(
+            bytes[skip + 3 * super::PAGE..]
+                .iter()
+                .all(|byte| *byte == 7)
+        );
+        super::forget(&mut bytes[1..2]);
+        super::forget(&mut []);
+    }
+
     #[test]
     fn a_hint_may_name_anything() {
         super::lines(usize::MAX - 10, 5);

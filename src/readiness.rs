@@ -57,12 +57,20 @@ pub fn readable_bytes(cell: &ObjectCell) -> u64 {
 #[must_use]
 pub fn is_writable(cell: &ObjectCell, tx_ring_bytes: u32) -> bool {
     let free = byte_ring::writable(&cell.host, &cell.write, tx_ring_bytes);
-    let backed = cell
-        .host
-        .tx_backed
-        .load(Ordering::Acquire)
-        .min(tx_ring_bytes);
-    free.saturating_mul(3) >= u64::from(backed) && free > 0
+    let backed = byte_ring::backed(&cell.host, &cell.write, tx_ring_bytes);
+    if free.saturating_mul(3) >= u64::from(backed) && free > 0 {
+        return true;
+    }
+    if backed == tx_ring_bytes || cell.write.want_room.load(Ordering::SeqCst) != 0 {
+        return false;
+    }
+    // A writer puts memory behind more of the ring; only one that could not has asked for room.
+    let queued = cell
+        .write
+        .tx_reserved
+        .load(Ordering::Relaxed)
+        .saturating_sub(cell.host.tx_head.load(Ordering::Acquire));
+    queued.saturating_mul(3) <= u64::from(tx_ring_bytes).saturating_mul(2)
 }
 
 /// The event bits of an object now, as tcp_poll gives them (Linux net/ipv4/tcp.c).
@@ -106,7 +114,10 @@ pub fn bits(cell: &ObjectCell, tx_ring_bytes: u32) -> u32 {
             bits |= event::OUT | event::WRNORM;
         }
     }
-    if cell.host.error.load(Ordering::Acquire) != 0 {
+    // The error queue has notices, or there is an error.
+    let notices = cell.write.zerocopy_sent.load(Ordering::Acquire)
+        != cell.write.zerocopy_told.load(Ordering::Acquire);
+    if notices || cell.host.error.load(Ordering::Acquire) != 0 {
         bits |= event::ERR;
     }
     bits
@@ -133,12 +144,48 @@ fn writable_or_asked(cell: &ObjectCell, tx_ring_bytes: u32) -> bool {
     is_writable(cell, tx_ring_bytes)
 }
 
+/// What an edge is about, as Linux wakes its waiters with a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum News {
+    /// Bytes, or flows to accept (sk_data_ready).
+    Arrived,
+    /// Room to write (sk_write_space).
+    Room,
+    /// Anything else: it concerns everybody.
+    State,
+}
+
+/// The edges so far that concern who asks for `events`; edge-triggered epoll compares the number.
+///
+/// The sum is read first: edges that come meanwhile make the result too small, which is news once more, never none.
+#[must_use]
+pub fn edge(cell: &ObjectCell, events: u32) -> u32 {
+    let mut edge = cell.host.edge.load(Ordering::SeqCst);
+    if events & (event::IN | event::RDNORM) == 0 {
+        edge = edge.wrapping_sub(cell.host.edges_in.load(Ordering::SeqCst));
+    }
+    if events & (event::OUT | event::WRNORM) == 0 {
+        edge = edge.wrapping_sub(cell.host.edges_out.load(Ordering::SeqCst));
+    }
+    edge
+}
+
 /// Host side: tells everybody who watches object `index` that it changed. The new state is already written. `wake` is called
 /// for each slot that sleeps, of those that sleep on an epoll for one (ep_poll_callback of Linux).
-pub fn alert(control: &Control, index: u32, mut wake: impl FnMut(u32)) {
+pub fn alert(control: &Control, index: u32, news: News, mut wake: impl FnMut(u32)) {
     let Some(cell) = control.object(index) else {
         return;
     };
+    // Before the sum, see `edge`.
+    match news {
+        News::Arrived => {
+            cell.host.edges_in.fetch_add(1, Ordering::SeqCst);
+        }
+        News::Room => {
+            cell.host.edges_out.fetch_add(1, Ordering::SeqCst);
+        }
+        News::State => {}
+    }
     let edge = cell.host.edge.fetch_add(1, Ordering::SeqCst);
     // Pairs with the fence of a sleeper: it sees the state, or we see its mask bit.
     fence(Ordering::SeqCst);
@@ -408,6 +455,29 @@ mod tests {
     }
 
     #[test]
+    fn an_edge_concerns_who_asks_for_what_it_is_about() {
+        let cell = ObjectCell::default();
+        let all = || {
+            [
+                edge(&cell, event::IN),
+                edge(&cell, event::OUT),
+                edge(&cell, 0),
+            ]
+        };
+        let raise = |word: &crate::channel::sync::AtomicU32| {
+            word.fetch_add(1, Ordering::SeqCst);
+            cell.host.edge.fetch_add(1, Ordering::SeqCst);
+        };
+        assert_eq!(all(), [0, 0, 0]);
+        raise(&cell.host.edges_in);
+        assert_eq!(all(), [1, 0, 0], "bytes are no news for OUT");
+        raise(&cell.host.edges_out);
+        assert_eq!(all(), [1, 1, 0], "room is no news for IN");
+        cell.host.edge.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(all(), [2, 2, 1]);
+    }
+
+    #[test]
     fn bits_are_those_of_tcp_poll() {
         use event::{ERR, HUP, IN, OUT, RDHUP, RDNORM, WRNORM};
         let cell = stream();
@@ -473,8 +543,8 @@ mod tests {
         control.slot(4).unwrap().sleeping.store(1, Ordering::SeqCst);
         control.slot(9).unwrap().sleeping.store(1, Ordering::SeqCst);
         let mut woken = Vec::new();
-        alert(&control, 1, |slot| woken.push(slot));
-        alert(&control, 1, |slot| woken.push(slot));
+        alert(&control, 1, News::State, |slot| woken.push(slot));
+        alert(&control, 1, News::State, |slot| woken.push(slot));
         assert_eq!(woken, [4, 9]);
         assert!(control.ready(3).unwrap().has(1));
         assert_eq!(

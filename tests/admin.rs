@@ -488,3 +488,48 @@ fn telemetry_answers_every_command_of_knet_with_its_keys() {
     );
     assert_eq!(names(&kept["pstats0"]["tcp"]).len(), 136);
 }
+
+#[test]
+fn latency_is_measured_while_somebody_asks() {
+    let folder = Folder::new();
+    let wire = Wire::up(&folder);
+    let (server, client) = (&wire.server, &wire.client);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let measured = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                client.send(wire.out, b"ping");
+                client.attached.wake();
+                until("the ping came", || !server.recv(wire.into, 100).is_empty());
+                server.send(wire.into, b"pong");
+                server.attached.wake();
+                until("the pong came", || !client.recv(wire.out, 100).is_empty());
+            }
+        });
+        let measured = server.json(&["latency", "-d", "1", "--json"]);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        measured
+    });
+    let host = measured.as_object().unwrap().values().next().unwrap();
+    for kind in ["turn", "rx_to_app", "app_to_tx"] {
+        let one = &host[kind];
+        assert!(one["count"].as_u64().unwrap() > 5, "{kind}: {one}");
+        let of = |name: &str| one[name].as_u64().unwrap();
+        assert!(
+            0 < of("p50_ns") && of("p50_ns") <= of("p99_ns") && of("p99_ns") <= of("max_ns"),
+            "{kind}: {one}"
+        );
+    }
+    let lines = server.lines(&["latency", "-d", "1", "-b"]);
+    assert!(
+        lines.contains("p99.9") && lines.contains("rx_to_app"),
+        "{lines}"
+    );
+    let top = server.json(&["top", "--json"]);
+    assert_eq!(top[0]["process"], server.knetd.child.id());
+    assert_eq!(
+        server.knetctl(&["top"]).status.code(),
+        Some(64),
+        "no terminal"
+    );
+}

@@ -91,6 +91,14 @@ fn the_profiles_load() {
         (latency.run.idle, latency.run.progress),
         (Idle::Spin, Progress::Dedicated)
     );
+    for (name, program) in [("nginx", "nginx"), ("memcached", "memcached")] {
+        let profile = load(&format!("conf/profiles/{name}.json"));
+        assert_eq!(profile.accelerate.programs[0], program);
+        assert!(profile.tcp.max_connections >= 8_192);
+    }
+    let throughput = load("conf/profiles/throughput.json");
+    assert_eq!(throughput.network.mtu, 9_000);
+    assert_eq!(throughput.buffers.receive_ring(), 4 << 20);
     let no_nic = load("conf/profiles/no-nic.json");
     assert!(matches!(no_nic.port, PortChoice::Vdev(_)));
 }

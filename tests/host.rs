@@ -531,3 +531,26 @@ fn sighup_opens_the_log_of_a_system_host_again() {
     knetd.signal(Signal::TERM);
     assert_eq!(knetd.ended().code(), Some(0));
 }
+
+#[test]
+fn a_private_host_does_not_take_a_config_of_the_service() {
+    let folder = Folder::new();
+    let conf = folder.config("shared", SERVER, r#""mode": 1"#);
+    let (mut knetd, control) = Knetd::private(&folder, "shared");
+    let answer = knetd::hello(&control, &conf).expect("an answer");
+    assert_eq!(answer.kind, Kind::Fault);
+    assert!(
+        answer
+            .text
+            .contains("common.mode is 1, but no host of the system"),
+        "{}",
+        answer.text
+    );
+    assert!(
+        answer.text.contains("kernel sockets are used"),
+        "{}",
+        answer.text
+    );
+    drop(control);
+    assert!(knetd.ended().success());
+}

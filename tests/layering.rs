@@ -28,10 +28,14 @@ const TABLE: &[(&str, &str)] = &[
     ("device", "config ffi"),
     ("stack", "config device"),
     ("progress", "ffi channel readiness thread"),
-    ("lcore", "ffi config stack device channel readiness gpu"),
+    ("capture", "device"),
+    (
+        "lcore",
+        "ffi config stack device capture channel readiness gpu",
+    ),
     (
         "host",
-        "ffi config preflight rendezvous channel readiness progress device stack gpu lcore",
+        "ffi config preflight rendezvous channel readiness progress device stack capture gpu lcore",
     ),
     ("attach", "ffi rendezvous channel readiness thread progress"),
     ("waiter", "ffi channel readiness thread progress attach"),

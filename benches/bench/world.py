@@ -20,6 +20,10 @@ from . import machine  # noqa: E402
 from .rows import KERNEL, KNET  # noqa: E402
 
 PORT = 7379
+# What scripts/lab.sh writes as max_tcpcb.
+LAB_FLOWS = 24000
+# Ports that one client address is good for.
+PORTS = 50_000
 SERVER_CPU, CLIENT_CPU = 0, min(1, (os.cpu_count() or 1) - 1)
 
 
@@ -62,7 +66,7 @@ class World:
 
     count = 0
 
-    def __init__(self, label, options, ends="one", mtu=1500, idle="adaptive", offloads=False):
+    def __init__(self, label, options, ends="one", mtu=1500, idle="adaptive", offloads=False, flows=0):
         self.label = label
         self.ends = ends
         self.progress = options.progress if label == KNET else "kernel"
@@ -72,8 +76,24 @@ class World:
             more["progress"] = options.progress
         device = "vhost" if ends == "both" and label == KNET else options.device if label == KNET else "af_packet"
         self.lab = NamedLab(device, f"b{os.getpid()}-{World.count}", **more)
+        self.locals = [CLIENT]
         if label == KERNEL and offloads:
             self.ethtool("tx", "on")
+        if flows > LAB_FLOWS:
+            self.make_place(flows)
+
+    def make_place(self, flows):
+        """Lets the server have so many connections, and the kernel's client begin them."""
+        path = os.path.join(self.lab.state, "server.conf")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace(f'"max_tcpcb": {LAB_FLOWS}', f'"max_tcpcb": {flows + 1000}'))
+        inside = ["ip", "netns", "exec", f"knet-{self.lab.name}-c"]
+        subprocess.run([*inside, "sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65535"], check=True)
+        for number in range(3, 4 + flows // PORTS):
+            self.locals.append(f"10.77.0.{number}")
+            subprocess.run([*inside, "ip", "addr", "add", f"{self.locals[-1]}/24", "dev", "veth0"], check=True)
 
     def ethtool(self, *features):
         space = f"knet-{self.lab.name}-c"

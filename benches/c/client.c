@@ -2,13 +2,34 @@
  * client ADDRESS PORT ping BYTES COUNT            -> {"p50": ns, "p99": ns, "p999": ns, "count": n}
  * client ADDRESS PORT send|receive STREAMS MS     -> {"mbit_s": x, "count": streams}
  * client ADDRESS PORT connect PARALLEL MS         -> {"per_s": x, "count": connections}
- * client ADDRESS PORT hold COUNT BYTES            one request and answer of BYTES each, then "ready N"; for each line "ping" on
+ * client ADDRESS PORT hold COUNT BYTES            connections from the addresses in BENCH_LOCAL in turn; one request and answer of BYTES each, then "ready N"; for each line "ping" on
  *                                                 stdin one more on the next connection -> its nanoseconds; ends with stdin
  */
 #include "wire.h"
 
 static struct sockaddr_in end;
 static char chunk[CHUNK];
+
+/* More connections than one address has ports need several. */
+static void leave_from(int fd)
+{
+	static char *locals, *next;
+	struct sockaddr_in local;
+	int on = 1;
+
+	if (locals == NULL)
+		locals = getenv("BENCH_LOCAL");
+	if (locals == NULL)
+		return;
+	if (next == NULL || *next == 0)
+		next = locals;
+	local = endpoint(strndupa(next, strcspn(next, ",")), "0");
+	next += strcspn(next, ",");
+	next += *next == ',';
+	setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+	if (bind(fd, (struct sockaddr *)&local, sizeof local) != 0)
+		DIE("bind");
+}
 
 static int join(int what, int flags)
 {
@@ -18,6 +39,7 @@ static int join(int what, int flags)
 
 	if (fd < 0)
 		DIE("socket");
+	leave_from(fd);
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 	if (connect(fd, (struct sockaddr *)&end, sizeof end) != 0) {
 		if (errno == EINPROGRESS)

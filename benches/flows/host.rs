@@ -98,6 +98,7 @@ impl Host {
             routes: Vec::new(),
             rx_checksum_offload: false,
             tx_checksum_offload: false,
+            tso_bytes: 0,
             trust_checksum: false,
             max_flows: flows + 1,
             max_neighbors: 64,

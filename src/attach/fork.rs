@@ -26,10 +26,10 @@ static CHILD_SOCKET: AtomicI32 = AtomicI32::new(-1);
 static CHILD_CELL: AtomicU32 = AtomicU32::new(0);
 /// 1 while prepare holds [`PLACING`].
 static LOCKED: AtomicU32 = AtomicU32::new(0);
-/// How long a fork waits for a thread that is attaching: a host that only has to be started answers sooner.
-const ATTACH_TIME: Duration = Duration::from_millis(300);
 /// 1 while prepare keeps a host inside this process from opening descriptors.
 static SETTLED: AtomicU32 = AtomicU32::new(0);
+/// How long a fork waits for a thread that is attaching: a host that only has to be started answers sooner.
+const ATTACH_TIME: Duration = Duration::from_millis(300);
 
 /// Before fork, in the parent.
 pub fn prepare() {

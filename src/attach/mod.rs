@@ -256,6 +256,8 @@ fn attach() -> core::result::Result<&'static Link, Fault> {
         attach_with(&config)
     };
     config.fd.into_iter().for_each(pending::close);
+    // Whatever came of it, this way is not needed any more.
+    door::take().into_iter().for_each(descriptor::close);
     attached
 }
 

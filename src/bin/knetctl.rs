@@ -11,12 +11,20 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
+#[path = "knetctl/capture.rs"]
+mod capture;
 #[path = "knetctl/check.rs"]
 mod check;
+#[path = "knetctl/collect.rs"]
+mod collect;
 #[path = "knetctl/generate.rs"]
 mod generate;
 #[path = "knetctl/host.rs"]
 mod host;
+#[path = "knetctl/latency.rs"]
+mod latency;
+#[path = "knetctl/nic.rs"]
+mod nic;
 #[path = "knetctl/print.rs"]
 mod print;
 #[path = "knetctl/process.rs"]
@@ -25,12 +33,18 @@ mod process;
 mod program;
 #[path = "knetctl/run.rs"]
 mod run;
+#[path = "knetctl/spans.rs"]
+mod spans;
 #[path = "knetctl/ss.rs"]
 mod ss;
 #[path = "knetctl/stats.rs"]
 mod stats;
 #[path = "knetctl/status.rs"]
 mod status;
+#[path = "knetctl/top.rs"]
+mod top;
+#[path = "knetctl/trace.rs"]
+mod trace;
 #[path = "knetctl/why.rs"]
 mod why;
 
@@ -48,11 +62,17 @@ struct Arguments {
 #[derive(Subcommand, Debug)]
 enum Command {
     Check(check::Check),
+    Nic(nic::Nic),
     Run(run::Run),
     Status(status::Status),
     Ss(ss::Ss),
     Stats(stats::Stats),
     Why(why::Why),
+    Top(top::Top),
+    Latency(latency::Latency),
+    Capture(capture::Capture),
+    Trace(trace::Trace),
+    Collect(collect::Collect),
     Generate(generate::Generate),
 }
 
@@ -60,11 +80,17 @@ fn main() -> ExitCode {
     match Arguments::try_parse() {
         Ok(Arguments { command }) => match command {
             Command::Check(check) => check.execute(),
+            Command::Nic(nic) => nic.execute(),
             Command::Run(run) => run.execute(),
             Command::Status(status) => status.execute(),
             Command::Ss(ss) => ss.execute(),
             Command::Stats(stats) => stats.execute(),
             Command::Why(why) => why.execute(),
+            Command::Top(top) => top.execute(),
+            Command::Latency(latency) => latency.execute(),
+            Command::Capture(capture) => capture.execute(),
+            Command::Trace(trace) => trace.execute(),
+            Command::Collect(collect) => collect.execute(),
             Command::Generate(generate) => generate.execute(),
         },
         Err(error) => {

@@ -3,13 +3,14 @@
 //! *Transmit.* The owner ([`super::owner`]) reserves a range, copies, and publishes it with one release store of
 //! `tx_tail`. A nested call reserves behind the interrupted one; the interrupted one publishes both. When
 //! the ring is empty its origin moves to the present position, so that small messages stay on the first
-//! lines. Only the first `tx_backed` bytes may be touched until all of the ring has memory.
+//! lines. Only the first `tx_backed` bytes may be touched until all of the ring has memory; the owner may put memory behind more
+//! of them (`tx_grown`) before it says that there is no room.
 //!
 //! *Receive.* A reader copies from `rx_head` on and then moves `rx_head` by compare-and-swap; who loses the
 //! race has copied in vain and starts again. So a reader killed at any point has taken nothing.
 
 use super::cell::{HostLine, ReadLine, WriteLine};
-use super::sync::Ordering;
+use super::sync::{Ordering, fence};
 
 /// A contiguous part of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,7 +115,7 @@ pub fn reserve(
         let reserved = write.tx_reserved.load(Ordering::Relaxed);
         // Acquire: the lcore has copied out everything before the head.
         let head = host.tx_head.load(Ordering::Acquire);
-        let backed = host.tx_backed.load(Ordering::Acquire).min(capacity);
+        let backed = backed(host, write, capacity);
         if head == reserved && write.tx_tail.load(Ordering::Relaxed) == reserved {
             // Empty: begin again at the start. Idempotent, so a nested call may do it in the middle of ours.
             write.tx_origin.store(reserved, Ordering::Relaxed);
@@ -164,7 +165,7 @@ fn room(head: u64, reserved: u64, origin: u64, backed: u32, capacity: u32) -> u6
 pub fn writable(host: &HostLine, write: &WriteLine, capacity: u32) -> u64 {
     let reserved = write.tx_reserved.load(Ordering::Relaxed);
     let head = host.tx_head.load(Ordering::Acquire);
-    let backed = host.tx_backed.load(Ordering::Acquire).min(capacity);
+    let backed = backed(host, write, capacity);
     let origin = if head == reserved {
         reserved
     } else {
@@ -172,6 +173,79 @@ pub fn writable(host: &HostLine, write: &WriteLine, capacity: u32) -> u64 {
     };
     room(head, reserved, origin, backed, capacity)
 }
+
+/// Bytes of the ring, from its start, that have memory as far as a writer knows.
+#[must_use]
+pub fn backed(host: &HostLine, write: &WriteLine, capacity: u32) -> u32 {
+    // Acquire: the memory is there before either says so.
+    match host.tx_backed.load(Ordering::Acquire) {
+        LEAVING => 0,
+        host => host
+            .max(write.tx_grown.load(Ordering::Acquire))
+            .min(capacity),
+    }
+}
+
+/// Value of `tx_backed` while the lcore takes the memory of an idle ring away: a writer must not put any there meanwhile, and
+/// asks for room instead.
+pub const LEAVING: u32 = u32::MAX;
+
+/// Begins to take the memory of an empty ring away (host side); false when somebody writes or has written. After
+/// [`finish_leaving`] the ring has none.
+///
+/// A writer takes `tx_owner` and then looks at `tx_backed`; here it is the other way round, with a fence between on both sides:
+/// one of the two sees the other.
+#[must_use]
+pub fn begin_leaving(host: &HostLine, write: &WriteLine) -> bool {
+    let head = host.tx_head.load(Ordering::Relaxed);
+    let before = host.tx_backed.swap(LEAVING, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    let unused = write.tx_owner.word().load(Ordering::SeqCst) == 0
+        && write.tx_tail.load(Ordering::Acquire) == head
+        && write.tx_reserved.load(Ordering::Relaxed) == head;
+    if unused {
+        // Nobody owns the ring, and who takes it now leaves this word alone until `finish_leaving`.
+        write.tx_grown.store(0, Ordering::Relaxed);
+    } else {
+        host.tx_backed.store(before, Ordering::Release);
+    }
+    unused
+}
+
+/// The memory is gone: writers may put new there.
+pub fn finish_leaving(host: &HostLine) {
+    // Release: the memory was taken away before.
+    host.tx_backed.store(0, Ordering::Release);
+}
+
+/// How many bytes of the ring need memory so that `want` more bytes fit, as far as the ring's capacity allows; None when they
+/// have it. The caller owns `tx_owner`.
+#[must_use]
+pub fn growth_for(host: &HostLine, write: &WriteLine, capacity: u32, want: u64) -> Option<u32> {
+    let backed = backed(host, write, capacity);
+    if backed >= capacity || host.tx_backed.load(Ordering::Acquire) == LEAVING {
+        return None;
+    }
+    let reserved = write.tx_reserved.load(Ordering::Relaxed);
+    let used = if host.tx_head.load(Ordering::Acquire) == reserved {
+        0
+    } else {
+        reserved.saturating_sub(write.tx_origin.load(Ordering::Relaxed))
+    };
+    let end = used.saturating_add(want).min(u64::from(capacity));
+    let end = u32::try_from(end).unwrap_or(capacity).next_power_of_two();
+    (end > backed).then_some(end.min(capacity).max(PAGE))
+}
+
+/// Where the published bytes end, in bytes from the start of the ring: the lcore puts memory behind that much before it reads.
+#[must_use]
+pub fn extent(write: &WriteLine) -> u64 {
+    let tail = write.tx_tail.load(Ordering::Acquire);
+    tail.saturating_sub(write.tx_origin.load(Ordering::Relaxed))
+}
+
+/// The unit of memory.
+const PAGE: u32 = 4_096;
 
 /// Makes everything reserved visible to the lcore. The caller owns `tx_owner`, and calls it through
 /// [`super::owner::OwnerWord::release`].
@@ -298,6 +372,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_ring_grows_by_powers_of_two_to_what_is_wanted() {
+        const BIG: u32 = 1 << 16;
+        let (host, write) = (HostLine::default(), WriteLine::default());
+        host.tx_backed.store(4_096, Ordering::Relaxed);
+        assert_eq!(growth_for(&host, &write, BIG, 4_096), None);
+        assert_eq!(growth_for(&host, &write, BIG, 4_097), Some(8_192));
+        assert_eq!(growth_for(&host, &write, BIG, 1 << 40), Some(BIG));
+        // What lies in the ring counts, and an empty ring begins at its start again.
+        write.tx_reserved.store(3_000, Ordering::Relaxed);
+        assert_eq!(growth_for(&host, &write, BIG, 2_000), Some(8_192));
+        host.tx_head.store(3_000, Ordering::Relaxed);
+        assert_eq!(growth_for(&host, &write, BIG, 2_000), None);
+        write.tx_grown.store(8_192, Ordering::Relaxed);
+        assert_eq!(writable(&host, &write, BIG), 8_192);
+        host.tx_backed.store(BIG, Ordering::Relaxed);
+        assert_eq!(growth_for(&host, &write, BIG, 1 << 40), None);
     }
 
     #[test]

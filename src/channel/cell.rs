@@ -84,6 +84,10 @@ pub struct HostLine {
     pub tx_backed: AtomicU32,
     /// Raised when the index is freed; entries made before are stale.
     pub generation: AtomicU32,
+    /// How many of the edges came from bytes or flows that arrived, and concern nobody who does not ask for IN.
+    pub edges_in: AtomicU32,
+    /// How many of the edges came from room to write, and concern nobody who does not ask for OUT.
+    pub edges_out: AtomicU32,
 }
 
 /// Written by program threads: reading.
@@ -126,6 +130,13 @@ pub struct WriteLine {
     pub want_room: AtomicU32,
     /// See [`shut`].
     pub shut: AtomicU32,
+    /// Bytes of the transmit ring, from its start, that the owner has put memory behind itself. The lcore believes it only after it
+    /// has done the same; it sets it back to 0 when it takes the memory away.
+    pub tx_grown: AtomicU32,
+    /// Sends with MSG_ZEROCOPY so far.
+    pub zerocopy_sent: AtomicU32,
+    /// How many of them were told by the error queue.
+    pub zerocopy_told: AtomicU32,
 }
 
 /// Written by the host when the object is made, and facts that change slowly.
@@ -217,6 +228,12 @@ pub mod option {
     pub const REUSEADDR: u32 = 8;
     /// SO_REUSEPORT.
     pub const REUSEPORT: u32 = 16;
+    /// Of a listener: its connections have options from it that only a kernel socket keeps.
+    pub const HANDS_DOWN: u32 = 32;
+    /// SO_ZEROCOPY.
+    pub const ZEROCOPY: u32 = 64;
+    /// TCP_INQ.
+    pub const INQ: u32 = 128;
 }
 
 /// Written by the program, read by the host at each edge: whom to tell.

@@ -8,7 +8,7 @@ use super::bitmap::Bitmap;
 use super::byte_ring::{self, Pending};
 use super::cell::{HostLine, ReadLine, WriteLine};
 use super::owner::Taken;
-use super::sync::{AtomicU32, AtomicU64, Ordering};
+use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -253,5 +253,36 @@ fn loom_a_connection_goes_to_one_popper() {
         popped.sort_unstable_by_key(|front| front.position);
         let all: Vec<_> = popped.iter().map(|f| (f.position, f.object)).collect();
         assert_eq!(all, [(0, 40), (1, 41)]);
+    });
+}
+
+#[test]
+fn loom_memory_leaves_no_ring_that_is_written() {
+    check(3, || {
+        let ring = Arc::new(Transmit::new());
+        let writer = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || {
+                assert_eq!(ring.write.tx_owner.take(8), Taken::Owned);
+                fence(Ordering::SeqCst);
+                let (host, write) = (&ring.host, &ring.write);
+                if let Some(bytes) = byte_ring::growth_for(host, write, CAPACITY, 1) {
+                    write.tx_grown.fetch_max(bytes, Ordering::Release);
+                }
+                let range = byte_ring::reserve(host, write, CAPACITY, 1, false).range;
+                if !range.is_empty() {
+                    ring.bytes[range.first.offset as usize].store(1, Ordering::Relaxed);
+                }
+                write.tx_owner.release(8, || byte_ring::publish(write));
+            })
+        };
+        if byte_ring::begin_leaving(&ring.host, &ring.write) {
+            for byte in &ring.bytes {
+                byte.store(0, Ordering::Relaxed);
+            }
+            byte_ring::finish_leaving(&ring.host);
+        }
+        writer.join().unwrap();
+        assert!(!ring.published().contains(&0), "written bytes are gone");
     });
 }

@@ -266,6 +266,28 @@ impl Control {
         )
     }
 
+    /// Puts memory behind the first `bytes` bytes of a transmit ring (program side), so that a touch cannot fail; false when there
+    /// is none, or the kernel cannot do it (before Linux 5.14).
+    #[must_use]
+    pub fn tx_populate(&self, object: u32, bytes: u32) -> bool {
+        let span = Span {
+            offset: 0,
+            len: bytes,
+        };
+        let Some(place) = self.tx_place(object, span) else {
+            return false;
+        };
+        // SAFETY: inside the mapping; pages that are there keep their bytes, others come as zeros.
+        let done = unsafe {
+            rustix::mm::madvise(
+                place.as_ptr().cast(),
+                bytes as usize,
+                Advice::LinuxPopulateWrite,
+            )
+        };
+        done.is_ok()
+    }
+
     /// Copies `from` into the transmit ring; copies nothing when `range` and `from` differ in length.
     pub fn tx_copy_in(&self, object: u32, range: Range, from: &[u8]) {
         let Some((first, second)) =

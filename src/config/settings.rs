@@ -160,7 +160,7 @@ pub struct Network {
 pub struct Offload {
     /// Segmentation; implies `tcp_checksum`.
     pub tso: bool,
-    /// Receive merging; implies `tcp_checksum`; not served by this version.
+    /// Receive merging; implies `tcp_checksum`.
     pub lro: bool,
     /// IPv4 and TCP checksums both ways.
     pub tcp_checksum: bool,

@@ -20,6 +20,7 @@ pub mod unix;
 
 pub use builtin::open_builtin;
 
+use core::any::Any;
 use std::os::fd::BorrowedFd;
 
 use crate::errno::Errno;
@@ -91,7 +92,7 @@ pub struct PortStats {
 }
 
 /// The receive half of a queue pair.
-pub trait RxQueue: Send {
+pub trait RxQueue: Any + Send {
     /// Fetches at most [`BURST_MAX`] frames, lends them to `deliver` in one call (not called when there
     /// are none), frees them, and returns their number. Never blocks. `now` drives simulated faults.
     fn rx_burst(&mut self, now: Instant, deliver: &mut dyn FnMut(&mut [RxFrame<'_>])) -> usize;
@@ -121,7 +122,7 @@ pub trait RxQueue: Send {
 }
 
 /// The transmit half of a queue pair. A frame is made by `alloc`, filled, then `commit`ted.
-pub trait TxQueue: Send {
+pub trait TxQueue: Any + Send {
     /// Lends a buffer of exactly `len` bytes (contents undefined), or None when the burst is full and
     /// nothing can be sent now. A second `alloc` without `commit` lends the same buffer again.
     fn alloc(&mut self, len: usize) -> Option<&mut [u8]>;

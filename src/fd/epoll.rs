@@ -153,6 +153,18 @@ fn announce(link: &Link, fd: i32, record: Record) {
     }
 }
 
+/// Before a fork: what a child adds to an epoll of ours stays there when the child is gone.
+pub fn join_all() {
+    let Some(link) = link().filter(|link| !link.is_dead()) else {
+        return;
+    };
+    table::for_each(0, table::end(), |_, entry| {
+        if let Entry::Epoll(record) = entry {
+            join(link, record);
+        }
+    });
+}
+
 /// A kernel descriptor was added to or deleted from the epoll.
 pub fn count_kernel_item(record: Record, added: bool) {
     registry::count_kernel_items(record, if added { 1 } else { -1 });

@@ -8,6 +8,7 @@ pub mod dissolve;
 pub mod epoll;
 pub mod inflight;
 pub mod options;
+pub mod own;
 pub mod passing;
 pub mod registry;
 pub mod revive;

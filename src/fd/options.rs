@@ -48,6 +48,10 @@ pub mod name {
     pub const TTL: i32 = 2;
     /// SO_ERROR.
     pub const ERROR: i32 = 4;
+    /// SO_ZEROCOPY.
+    pub const ZEROCOPY: i32 = 60;
+    /// TCP_INQ.
+    pub const INQ: i32 = 36;
 }
 
 /// A number, or 0 where the twin does not say.
@@ -58,8 +62,9 @@ fn number(fd: i32, level: i32, name: i32) -> u32 {
         .unwrap_or(0)
 }
 
-/// A timeval option in microseconds.
-fn micros(fd: i32, name: i32) -> u64 {
+/// A timeval option in microseconds; 0 where the twin does not say.
+#[must_use]
+pub fn micros(fd: i32, name: i32) -> u64 {
     let mut bytes = [0; 16];
     if sockopt::read(fd, sockopt::SOCKET, name, &mut bytes) != Ok(16) {
         return 0;
@@ -111,6 +116,8 @@ pub fn read(fd: i32) -> Options {
         (socket(name::KEEPALIVE), option::KEEPALIVE),
         (socket(name::REUSEADDR), option::REUSEADDR),
         (socket(name::REUSEPORT), option::REUSEPORT),
+        (socket(name::ZEROCOPY), option::ZEROCOPY),
+        (tcp(name::INQ), option::INQ),
     ] {
         bits |= if on != 0 { bit } else { 0 };
     }

@@ -7,8 +7,9 @@ use core::net::SocketAddrV4;
 
 use super::registry::{self, Decision, Registration};
 use super::table::{self, Entry, Handle, Record};
-use super::{Socket, epoll, options, twin};
+use super::{Socket, epoll, options, own, twin};
 use crate::attach::{self, Link, Standing};
+use crate::channel::cell::option;
 use crate::errno::{Errno, Result};
 use crate::ffi::errno;
 use crate::ffi::wait::{self, EpollEvent};
@@ -185,7 +186,10 @@ pub fn listen(record: Record, fd: i32, backlog: i32, kernel: impl Fn() -> i32) -
     if !policy.accelerates_port(local.port()) {
         return end(record, Decision::Kernel, Routed::Kernel(0));
     }
-    let options = options::read(fd);
+    let mut options = options::read(fd);
+    if own::hands_down(fd) {
+        options.bits |= option::HANDS_DOWN;
+    }
     // A negative backlog is the largest one, as in Linux.
     let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
     match listener::listen_where_free(link, local, backlog, &options) {

@@ -32,6 +32,21 @@ pub fn close(fd: i32) {
     }
 }
 
+/// Puts `fd` in the place of `number`, past the exported `dup3`; what was there is closed.
+///
+/// # Errors
+/// EBADF.
+pub fn replace(fd: i32, number: i32, close_on_exec: bool) -> Result<()> {
+    let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
+    // SAFETY: numbers only.
+    let result = unsafe { libc::syscall(libc::SYS_dup3, fd, number, flags) };
+    if result < 0 {
+        Err(super::errno::last())
+    } else {
+        Ok(())
+    }
+}
+
 /// Gives the number of `fd` to the caller, who ends it with [`close`] (a drop would call the exported `close`).
 #[must_use]
 pub fn raw(fd: OwnedFd) -> i32 {

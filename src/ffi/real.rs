@@ -166,6 +166,10 @@ originals! {
     fn write(fd: c_int, bytes: *const c_void, len: size_t) -> ssize_t = libc::SYS_write;
     fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t = libc::SYS_readv;
     fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t = libc::SYS_writev;
+    fn preadv2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = NONE;
+    fn preadv64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = NONE;
+    fn pwritev2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = NONE;
+    fn pwritev64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = NONE;
     fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t = libc::SYS_sendfile;
     fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t = libc::SYS_sendfile;
     fn splice(from: c_int, from_at: *mut off64_t, to: c_int, to_at: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t = libc::SYS_splice;

@@ -18,6 +18,56 @@ const NETNS_COOKIE: i32 = 71;
 /// IP_FREEBIND.
 pub const FREEBIND: i32 = libc::IP_FREEBIND;
 
+/// Level and number of the options that a connection has from its listener (sk_clone_lock), without those that the channel
+/// keeps.
+pub const HANDED_DOWN: [(i32, i32); 40] = [
+    (SOCKET, libc::SO_DEBUG),
+    (SOCKET, libc::SO_DONTROUTE),
+    (SOCKET, libc::SO_BROADCAST),
+    (SOCKET, libc::SO_OOBINLINE),
+    (SOCKET, libc::SO_NO_CHECK),
+    (SOCKET, libc::SO_BINDTODEVICE),
+    (SOCKET, libc::SO_TIMESTAMP),
+    (SOCKET, libc::SO_TIMESTAMPNS),
+    (SOCKET, libc::SO_MARK),
+    (SOCKET, libc::SO_TIMESTAMPING),
+    (SOCKET, libc::SO_RXQ_OVFL),
+    (SOCKET, libc::SO_WIFI_STATUS),
+    (SOCKET, libc::SO_PEEK_OFF),
+    (SOCKET, libc::SO_NOFCS),
+    (SOCKET, libc::SO_SELECT_ERR_QUEUE),
+    (SOCKET, libc::SO_BUSY_POLL),
+    (SOCKET, libc::SO_MAX_PACING_RATE),
+    (SOCKET, libc::SO_PREFER_BUSY_POLL),
+    (SOCKET, SO_BUF_LOCK),
+    (SOCKET, SO_TXREHASH),
+    (TCP, libc::TCP_SYNCNT),
+    (TCP, libc::TCP_LINGER2),
+    (TCP, libc::TCP_WINDOW_CLAMP),
+    (TCP, libc::TCP_QUICKACK),
+    (TCP, libc::TCP_CONGESTION),
+    (TCP, libc::TCP_THIN_LINEAR_TIMEOUTS),
+    (TCP, libc::TCP_NOTSENT_LOWAT),
+    (TCP, libc::TCP_SAVE_SYN),
+    (TCP, libc::TCP_FASTOPEN_NO_COOKIE),
+    (TCP, TCP_TX_DELAY),
+    (IP, libc::IP_RECVOPTS),
+    (IP, libc::IP_PKTINFO),
+    (IP, libc::IP_MTU_DISCOVER),
+    (IP, libc::IP_RECVERR),
+    (IP, libc::IP_RECVTTL),
+    (IP, libc::IP_RECVTOS),
+    (IP, libc::IP_FREEBIND),
+    (IP, libc::IP_MINTTL),
+    (IP, libc::IP_BIND_ADDRESS_NO_PORT),
+    (IP, libc::IP_MULTICAST_LOOP),
+];
+/// Linux 5.15.
+const SO_BUF_LOCK: i32 = 72;
+/// Linux 5.18.
+const SO_TXREHASH: i32 = 74;
+const TCP_TX_DELAY: i32 = 37;
+
 /// Reads an option into `value` and returns how many bytes the kernel wrote.
 ///
 /// # Errors

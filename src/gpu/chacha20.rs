@@ -42,7 +42,10 @@ impl PayloadKernel for Cipher {
         let nonce = [a, b, c, d, e, f, g, h, i, j, k, l];
         let mut cipher = ChaCha20::new(&self.key.into(), &nonce.into());
         // The block counter has 32 bits: behind 256 GiB there is no key stream, and nothing may leave as it is.
-        let done = cipher.try_seek(chunk.offset).is_ok()
+        // A seek into the last block wraps the counter, and the cipher would begin anew without a word.
+        let end = chunk.offset.checked_add(chunk.bytes.len() as u64);
+        let done = end.is_some_and(|end| end <= STREAM_BYTES)
+            && cipher.try_seek(chunk.offset).is_ok()
             && cipher.try_apply_keystream(chunk.bytes).is_ok();
         Finding {
             failed: !done,
@@ -50,6 +53,9 @@ impl PayloadKernel for Cipher {
         }
     }
 }
+
+/// Bytes of key stream: 2^32 blocks of 64 (RFC 8439 section 2.4).
+const STREAM_BYTES: u64 = 1 << 38;
 
 #[cfg(test)]
 mod tests {
@@ -122,5 +128,12 @@ mod tests {
         let mut kernel = Cipher::new([1; 32]);
         let mut bytes = [0; 128];
         assert!(run(&mut kernel, &mut chunk((1 << 38) - 64, &mut bytes)).failed);
+        for back in 0..128 {
+            assert!(
+                run(&mut kernel, &mut chunk((1 << 38) - back, &mut bytes)).failed,
+                "{back}"
+            );
+        }
+        assert!(!run(&mut kernel, &mut chunk((1 << 38) - 256, &mut bytes)).failed);
     }
 }

@@ -1,7 +1,7 @@
 //! How programs come: the listening socket, Hello, and the config that it brings.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -19,6 +19,7 @@ use crate::config::{self, Config, Mode, Policy, Progress};
 use crate::errno::Errno;
 use crate::ffi::descriptor;
 use crate::lcore::{self, Mail};
+use crate::preflight::waits;
 use crate::rendezvous::{self, ConfigHash};
 use crate::stack::Owner;
 use crate::time::{self, Instant};
@@ -46,6 +47,7 @@ impl Server {
         if let Greeted::Inline = self.configure(path, file, can_drive.then_some(program))? {
             return Ok(Greeted::Inline);
         }
+        self.accepts_waits(place, program)?;
         let Some(config) = &self.config else {
             let text = "the host has no config".to_owned();
             return Err(Fault::new(text, Errno::INVAL));
@@ -114,6 +116,28 @@ impl Server {
             *slot = Some(family);
         }
         Ok(Greeted::Attached)
+    }
+
+    /// Refuses a program that would hang: it waits past the library. One that the config names is served all the same.
+    fn accepts_waits(&self, place: usize, program: &str) -> Result<(), Fault> {
+        let named = self
+            .config
+            .as_ref()
+            .is_some_and(|config| !Policy::from(config).accelerate.programs.is_empty());
+        let process = self.clients.at(place).and_then(|client| client.process);
+        let Some(process) = process.filter(|_| !named) else {
+            return Ok(());
+        };
+        match waits::own_wait(Path::new(&format!("/proc/{process}/exe"))) {
+            None => Ok(()),
+            Some(wait) => Err(Fault::new(
+                format!(
+                    "{program} waits for sockets by system calls of its own ({wait}), past the library: kernel sockets \
+                     are used (if it does so for files only, name it in common.accelerate.programs)"
+                ),
+                Errno::OPNOTSUPP,
+            )),
+        }
     }
 
     /// Reads the config that rode along; the first one of a private host becomes its own, unless it leaves the loop to

@@ -140,6 +140,8 @@ fn plugin(
     wanted.pool_mbufs = dpdk.mbufs;
     wanted.mac = config.network.mac;
     wanted.want_checksum = config.offload.tcp_checksum;
+    wanted.want_tso = config.offload.tso;
+    wanted.want_lro = config.offload.lro;
     wanted.lcore_cpu = cpu;
     wanted.external_driver = dpdk.external_driver.clone();
     wanted.huge_dir = dpdk.huge_dir.clone();
@@ -210,6 +212,7 @@ pub(super) fn stack(config: &Config, device: &dyn Device, secret: [u8; 16]) -> S
             .collect(),
         rx_checksum_offload: port.rx_checksum,
         tx_checksum_offload: port.tx_checksum,
+        tso_bytes: port.tso_bytes,
         trust_checksum: port.trust_checksum,
         max_flows: config.tcp.max_connections as usize,
         max_neighbors: config.tcp.max_neighbors as usize,

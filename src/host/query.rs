@@ -1,6 +1,6 @@
 //! What the control thread does for tools: it hands them over, and tells what it alone knows.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use super::admin::{Asker, ClientFact, Facts, FamilyFact, Trust};
@@ -12,7 +12,7 @@ use crate::errno::Errno;
 
 impl Server {
     /// Hands the guest at `place` over to a thread that answers its query.
-    pub(super) fn query(&mut self, place: usize, query: &str) {
+    pub(super) fn query(&mut self, place: usize, query: &str, riding: Option<OwnedFd>) {
         let Some(client) = self.clients.take_guest(place) else {
             return;
         };
@@ -22,7 +22,7 @@ impl Server {
             _ => Trust::Numbers,
         };
         let asker = Asker::new(Arc::clone(&self.desk), Arc::clone(&self.mailbox));
-        if let Err((reason, socket)) = self.sessions.serve(client, query, trust, asker) {
+        if let Err((reason, socket)) = self.sessions.serve(client, query, riding, trust, asker) {
             let fault = Fault::new(reason, Errno::BUSY);
             let message = fault.message();
             // A tool that does not read learns nothing, and its socket ends here.

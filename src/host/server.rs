@@ -571,7 +571,9 @@ impl Server {
                 };
                 self.answer(place, &message, &[]);
             }
-            (Kind::Query, Standing::New) => self.query(place, message.text),
+            (Kind::Query, Standing::New) => {
+                self.query(place, message.text, descriptors.next());
+            }
             (Kind::Open, Standing::Attached { .. }) => match self.open() {
                 Ok(()) => self.answer(place, &Message::new(Kind::Opened, 0, 0), &[]),
                 Err(fault) => {

@@ -117,7 +117,7 @@ struct Report<'a, 'b> {
 impl Report<'_, '_> {
     fn add(&mut self, item: &Item, interest: Interest) {
         // The edge before the state: an edge that comes later sets the object ready again.
-        let edge = self.cell.host.edge.load(Ordering::SeqCst);
+        let edge = readiness::edge(self.cell, interest.events);
         let events = state::bits(self.link, self.object) & interest.events & flag::EVENTS;
         if events == 0 {
             return;

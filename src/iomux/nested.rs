@@ -8,8 +8,8 @@ use crate::channel::cell::{EpollCell, herald};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::ffi::wait::{self, EpollEvent};
-use crate::readiness::event;
 use crate::readiness::herald::{self as protocol, Eventfd};
+use crate::readiness::{self, event};
 use crate::socket::{interest, state};
 use crate::waiter::herald::{self as eventfds, HeraldFd};
 use crate::waiter::owner::{self, Held};
@@ -149,7 +149,7 @@ fn has_events(link: &Link, epoll: u32) -> bool {
         };
         let mut found = false;
         interest::for_each(link, object, cell, word, |item, interest| {
-            let edge = cell.host.edge.load(Ordering::SeqCst);
+            let edge = readiness::edge(cell, interest.events);
             let is_news = interest.events & epoll_set::flag::ET == 0
                 || item.seen_edge.load(Ordering::Acquire) != edge;
             let asked = interest.events & epoll_set::flag::EVENTS;

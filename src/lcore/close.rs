@@ -99,7 +99,13 @@ impl Work<'_> {
         if let Some(record) = self.records.at_mut(object) {
             record.closed = true;
         }
-        self.shared.stack.close(self.now, flow, how);
+        let shared = &mut self.shared;
+        if how == Close::Abort {
+            shared
+                .stack
+                .send_now(self.now, flow, shared.memory, shared.tx);
+        }
+        shared.stack.close(self.now, flow, how);
     }
 
     /// A shutdown gives an attempt to connect up (Linux tcp_disconnect in SYN-SENT). The program has told itself the error.
@@ -147,8 +153,9 @@ impl Work<'_> {
             *self.busy = self.busy.saturating_sub(1);
         }
         *record = Record::default();
+        let grown = cell.write.tx_grown.load(Ordering::Acquire);
         reset(&self.segments.control, object, cell);
-        self.shared.memory.release(self.owner, object);
+        self.shared.memory.release(self.owner, object, grown);
         if object < self.segments.layout().first_host_object()
             && let Some(taken) = self.segments.control.taken()
         {
@@ -199,6 +206,8 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
     let (fact, wish, options) = (&cell.fact, &cell.wish, &cell.option);
     for word in [
         &host.edge,
+        &host.edges_in,
+        &host.edges_out,
         &host.flags,
         &host.error,
         &host.answered,
@@ -213,6 +222,9 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         write.tx_owner.word(),
         &write.want_room,
         &write.shut,
+        &write.tx_grown,
+        &write.zerocopy_sent,
+        &write.zerocopy_told,
         &fact.local_address,
         &fact.local_port,
         &fact.remote_address,

@@ -29,9 +29,7 @@ counters! {
         flows_connected,
         /// Wishes refused.
         wishes_refused,
-        /// Accepted flows reset because the accept queue had no room.
-        flows_reset_queue_full,
-        /// Flows reset or SYNs dropped because there was no memory for a ring.
+        /// Times that there was no memory for a ring, or for more of one: flows reset, SYNs dropped, rings that stay small.
         flows_refused_no_memory,
         /// Flows reset or SYNs dropped because their family had its share of connections.
         flows_refused_quota,

@@ -4,18 +4,19 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::counters::LcoreCounters;
+use super::latency::Latency;
 use super::memory::Memory;
 use super::object::Record;
 use super::segments::Segments;
 use super::table::Table;
 use super::worker::LcoreStatus;
-use crate::channel::cell::{ObjectCell, herald, host_state, process};
+use crate::channel::cell::{ObjectCell, herald, host_state, kind, process};
 use crate::channel::layout::{EPOLLS, PROCS, SLOTS};
 use crate::channel::sync::Ordering;
 use crate::device::TxQueue;
 use crate::errno::Errno;
 use crate::gpu::StreamStage;
-use crate::readiness;
+use crate::readiness::{self, News};
 use crate::stack::{Owner, Stack};
 use crate::time::Instant;
 
@@ -67,6 +68,7 @@ pub(super) struct Shared<'a> {
     pub(super) memory: &'a mut Memory,
     pub(super) tx: &'a mut (dyn TxQueue + 'static),
     pub(super) counters: &'a LcoreCounters,
+    pub(super) latency: &'a mut Latency,
     /// What looks at payload, if anything does.
     pub(super) stage: Option<&'a mut StreamStage>,
     /// `net.core.somaxconn`.
@@ -174,6 +176,13 @@ impl Family {
             });
         }
         count
+    }
+
+    /// How far the program has read `object`, while that is a stream.
+    pub(super) fn position(&self, object: u32) -> Option<u64> {
+        let cell = self.segments.control.object(object)?;
+        let is_stream = cell.host.kind.load(Ordering::Relaxed) == kind::STREAM;
+        is_stream.then(|| cell.read.rx_head.load(Ordering::Relaxed))
     }
 
     /// Whether the program has rung or kicked.
@@ -320,8 +329,14 @@ impl<'a> Work<'a> {
 
     /// Tells everybody who watches `object` that it changed.
     pub(super) fn alert(&mut self, object: u32) {
+        self.alert_of(object, News::State);
+    }
+
+    /// As [`Self::alert`], to those whom the news concern.
+    pub(super) fn alert_of(&mut self, object: u32, news: News) {
         let wakes = &mut *self.wakes;
-        readiness::alert(&self.segments.control, object, |slot| wakes.push(slot));
+        let wake = |slot| wakes.push(slot);
+        readiness::alert(&self.segments.control, object, news, wake);
     }
 
     /// Tells those who watch `object` once more.

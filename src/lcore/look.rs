@@ -1,5 +1,8 @@
 //! What may be asked of an lcore, in parts that a turn can afford.
 
+use core::net::SocketAddrV4;
+
+use super::latency::Latencies;
 use super::mailbox::Report;
 use crate::stack::{FlowView, ListenerView, RestView, Slice};
 
@@ -13,11 +16,20 @@ pub enum Look {
         /// The first place.
         from: u32,
     },
+    /// The flow between two endpoints.
+    Flow {
+        /// Ours.
+        local: SocketAddrV4,
+        /// The peer's.
+        remote: SocketAddrV4,
+    },
     /// Listeners from this place of their table on.
     Listeners {
         /// The first place.
         from: u32,
     },
+    /// How long things take. Whoever asks begins to have it measured; some seconds after the last one asked it ends.
+    Latency,
     /// Connections in TIME-WAIT from this place of their table on.
     Resting {
         /// The first place.
@@ -32,8 +44,12 @@ pub enum Seen {
     Counters(Counted),
     /// To [`Look::Flows`].
     Flows(Slice<FlowView>),
+    /// To [`Look::Flow`].
+    Flow(Option<FlowView>),
     /// To [`Look::Listeners`].
     Listeners(Slice<ListenerView>),
+    /// To [`Look::Latency`].
+    Latency(Latencies),
     /// To [`Look::Resting`].
     Resting(Slice<RestView>),
 }
@@ -47,6 +63,8 @@ pub struct Counted {
     pub lcore: Report,
     /// What the stack counts.
     pub stack: Report,
+    /// What the payload stages count, where there are any.
+    pub gpu: Report,
 }
 
 /// Places that one look covers: some 20 us with cold caches.

@@ -13,6 +13,7 @@ use rustix::io::ReadWriteFlags;
 use super::look::{Look, Seen};
 use super::segments::Segments;
 use super::share::Share;
+use crate::capture::Recorder;
 use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
 use crate::stack::Owner;
@@ -89,6 +90,11 @@ pub enum Mail {
         at: Look,
         /// To whom; there is room for one part.
         to: SyncSender<Seen>,
+    },
+    /// What passes the port is captured from now on, in place of an older capture; None = no more.
+    Capture {
+        /// Who copies it.
+        recorder: Option<Box<Recorder>>,
     },
     /// The MTU of the port's interface has changed.
     Mtu {

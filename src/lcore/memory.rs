@@ -12,6 +12,7 @@
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
+use core::slice::ChunksExactMut;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use super::counters::LcoreCounters;
 use super::segments::{PAGE, Segments};
 use super::share::{self, Share};
 use super::table::Table;
-use crate::channel::byte_ring::Span;
+use crate::channel::byte_ring::{Span, begin_leaving, finish_leaving};
 use crate::channel::map::Staging;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
@@ -36,6 +37,14 @@ struct Place {
     receive: u32,
     /// Bytes of the transmit ring that have memory.
     transmit: u32,
+    /// Bytes of the receive ring that have memory beside its first `receive` ones.
+    parts: u32,
+}
+
+impl Place {
+    fn bytes(&self) -> u64 {
+        u64::from(self.receive) + u64::from(self.transmit) + u64::from(self.parts)
+    }
 }
 
 /// The rings of one family.
@@ -61,11 +70,16 @@ struct Pool {
 struct SendBuffers {
     /// Every buffer that was ever made, by number.
     made: Vec<NonNull<[u8]>>,
+    /// The rest of the memory that was taken last: buffers that nobody has had.
+    fresh: Option<ChunksExactMut<'static, u8>>,
     /// Numbers of those that the stack does not have, the warmest last.
     free: Vec<u32>,
     /// So many of the first of `free` have no memory behind them.
     cold: usize,
 }
+
+/// Send buffers that are made in one go.
+const SEND_BUFFERS_AT_ONCE: usize = 32;
 
 /// Free send buffers that keep their memory. What a crowd needed beyond this goes back to the kernel.
 const WARM_MAX: usize = 64;
@@ -229,6 +243,12 @@ impl Memory {
         if backed < bytes && !self.may_grow(owner, backed, bytes) {
             return false;
         }
+        self.adopt_transmit(owner, object, bytes)
+    }
+
+    /// As [`Memory::back_transmit`] where a writer has put memory there itself: it is taken, whatever the family's share, and
+    /// counts as given.
+    pub(super) fn adopt_transmit(&mut self, owner: Owner, object: u32, bytes: u32) -> bool {
         let Some(pool) = self.pool(owner) else {
             return false;
         };
@@ -272,8 +292,9 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives an index back that nobody uses any more. All but the first page of its rings loses its memory.
-    pub(super) fn release(&mut self, owner: Owner, object: u32) {
+    /// Gives an index back that nobody uses any more; a writer says that it has put memory behind `grown` bytes of the transmit
+    /// ring. All but the first page of its rings loses its memory.
+    pub(super) fn release(&mut self, owner: Owner, object: u32, grown: u32) {
         let Some(pool) = self.pool(owner) else {
             return;
         };
@@ -286,14 +307,26 @@ impl Memory {
             return;
         }
         place.known = false;
-        match pool.segments.shrink(object, place.receive, place.transmit) {
+        let whole = pool.segments.layout().rx_ring_bytes;
+        let before = place.bytes();
+        if core::mem::take(&mut place.parts) > 0 {
+            place.receive = 0;
+            if let Err(errno) = pool.segments.unback_receive(object, whole) {
+                crate::warn!("ring memory not returned object={object} errno={errno}");
+            }
+        }
+        // A writer may have grown what it never filled.
+        let transmit = place
+            .transmit
+            .max(grown.min(pool.segments.layout().tx_ring_bytes));
+        match pool.segments.shrink(object, place.receive, transmit) {
             Ok((receive, transmit)) => {
-                let gone = place.receive - receive + (place.transmit - transmit);
-                pool.bytes = pool.bytes.saturating_sub(u64::from(gone));
-                (place.receive, place.transmit) = (receive, transmit);
+                (place.receive, place.transmit) = (receive, transmit.min(place.transmit));
             }
             Err(errno) => crate::warn!("ring memory not returned object={object} errno={errno}"),
         }
+        let gone = before.saturating_sub(place.bytes());
+        pool.bytes = pool.bytes.saturating_sub(gone);
         if host_half && was_known {
             pool.free.push(object);
         }
@@ -349,8 +382,8 @@ impl SendBuffers {
             }
             None => {
                 let id = u32::try_from(self.made.len()).ok()?;
-                self.made
-                    .push(NonNull::from(Box::leak(vec![0; bytes].into_boxed_slice())));
+                let buffer = self.make(bytes)?;
+                self.made.push(buffer);
                 id
             }
         };
@@ -362,6 +395,24 @@ impl SendBuffers {
         // SAFETY: a leaked allocation is never freed; the number was not in use, so nobody else has a reference.
         let bytes = unsafe { buffer.as_mut() };
         Some(SendBuffer { bytes, id })
+    }
+
+    /// A buffer of whole pages, so that all of its memory can go back to the kernel while nothing is in it. Many are taken at once:
+    /// so large a piece comes from the kernel, is zero without being cleared, and is nobody's memory until it is touched.
+    fn make(&mut self, bytes: usize) -> Option<NonNull<[u8]>> {
+        let page = PAGE as usize;
+        let size = bytes.max(1).next_multiple_of(page);
+        let next = self.fresh.as_mut().and_then(Iterator::next);
+        let place = match next {
+            Some(place) => place,
+            None => {
+                let piece = vec![0; SEND_BUFFERS_AT_ONCE * size + page].leak();
+                let skip = piece.as_ptr().align_offset(page);
+                let (_, whole) = piece.split_at_mut_checked(skip)?;
+                self.fresh.insert(whole.chunks_exact_mut(size)).next()?
+            }
+        };
+        place.get_mut(..bytes).map(NonNull::from)
     }
 
     /// Takes a buffer back, and the memory from the one that lies too deep now.
@@ -463,6 +514,65 @@ impl FlowMemory for Memory {
             place.receive = bytes;
         }
         true
+    }
+
+    fn rest(&mut self, owner: Owner, id: u32) -> bool {
+        let Some(pool) = self.pool(owner) else {
+            return false;
+        };
+        let layout = pool.segments.layout();
+        let (Some(place), Some(cell)) = (
+            pool.places.at_mut(id).filter(|place| place.lent),
+            pool.segments.control.object(id),
+        ) else {
+            return false;
+        };
+        let grown = cell.write.tx_grown.load(Ordering::Acquire);
+        if !begin_leaving(&cell.host, &cell.write) {
+            return false;
+        }
+        let transmit = place.transmit.max(grown.min(layout.tx_ring_bytes));
+        let receive = if place.parts > 0 {
+            layout.rx_ring_bytes
+        } else {
+            place.receive
+        };
+        let done = pool
+            .segments
+            .unback_transmit(id, transmit)
+            .and_then(|()| pool.segments.unback_receive(id, receive));
+        if let Err(errno) = done {
+            crate::warn!("ring memory not returned object={id} errno={errno}");
+        }
+        pool.bytes = pool.bytes.saturating_sub(place.bytes());
+        (place.transmit, place.receive, place.parts) = (0, 0, 0);
+        finish_leaving(&cell.host);
+        // A writer that came meanwhile has rung: its bell finds a ring without memory, and sees to it.
+        true
+    }
+
+    fn back_part(&mut self, owner: Owner, id: u32, from: usize, bytes: usize) -> bool {
+        let (Ok(from), Ok(bytes)) = (u32::try_from(from), u32::try_from(bytes)) else {
+            return false;
+        };
+        let backed = self
+            .place(owner, id)
+            .map_or(0, |place| place.receive.saturating_add(place.parts));
+        if !self.may_grow(owner, backed, backed.saturating_add(bytes)) {
+            return false;
+        }
+        let Some(pool) = self.pool(owner) else {
+            return false;
+        };
+        let Some(place) = pool.places.at_mut(id) else {
+            return false;
+        };
+        let capacity = pool.segments.layout().rx_ring_bytes;
+        place.parts = place.parts.saturating_add(bytes);
+        pool.bytes += u64::from(bytes);
+        let first = bytes.min(capacity.saturating_sub(from));
+        pool.segments.back_receive(id, from, from + first).is_ok()
+            && pool.segments.back_receive(id, 0, bytes - first).is_ok()
     }
 
     fn take_send(&mut self, _owner: Owner, bytes: usize) -> Option<SendBuffer> {
@@ -581,7 +691,7 @@ mod tests {
             let id = ring.id;
             memory.make_known(owner, id);
             memory.give_back(owner, ring);
-            memory.release(owner, id);
+            memory.release(owner, id, 0);
         }
         assert!(bytes(&mut memory, Owner(0)) < 32 * u64::from(PAGE));
         assert!(fill(&mut memory, Owner(1)).len() >= 8);

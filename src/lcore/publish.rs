@@ -2,13 +2,14 @@
 
 use super::bell::{errno_number, options_of, store_endpoint};
 use super::family::Work;
-use super::object::{Queued, Record, Role};
+use super::object::{Queued, Record, Role, Token};
 use super::segments::PAGE;
 use crate::channel::accept_ring;
-use crate::channel::cell::{ObjectCell, flag, kind};
+use crate::channel::cell::{ObjectCell, flag, kind, shut};
 use crate::channel::sync::{AtomicU32, Ordering};
 use crate::gpu::Verdict;
 use crate::id::{FlowId, ListenerId};
+use crate::readiness::News;
 use crate::stack::{Close, Facts, FlowState};
 
 impl Work<'_> {
@@ -71,8 +72,9 @@ impl Work<'_> {
         self.shared.stack.set_options(flow, &options_of(from));
         cell.host.kind.store(kind::STREAM, Ordering::Release);
         self.tell(object, cell, &facts);
+        // The stack admits no more than fit; should it ever, the flow has no place.
         if !self.queue(listener_object, from, entries, object) {
-            self.shared.counters.flows_reset_queue_full.raise();
+            self.shared.counters.flows_refused_no_memory.raise();
             if let Some(record) = self.records.at_mut(object) {
                 record.queued = None;
                 record.closed = true;
@@ -81,7 +83,7 @@ impl Work<'_> {
             return self.shared.stack.close(self.now, flow, Close::Abort);
         }
         self.shared.counters.flows_handed_over.raise();
-        self.alert(listener_object);
+        self.alert_of(listener_object, News::Arrived);
     }
 
     /// Puts `object` into a listener's queue; false when there is no room. As [`accept_ring::push`], with our own idea of
@@ -122,8 +124,8 @@ impl Work<'_> {
         let (Some(cell), Some(facts)) = (self.cell(object), self.shared.stack.facts(flow)) else {
             return;
         };
-        if self.tell(object, cell, &facts) {
-            self.alert(object);
+        if let Some(news) = self.tell(object, cell, &facts) {
+            self.alert_of(object, news);
         }
         let closing = self.records.at(object).is_some_and(|record| record.closing);
         if closing {
@@ -164,30 +166,36 @@ impl Work<'_> {
             .is_some_and(|record| record.role == Role::Flow(flow))
     }
 
-    /// Writes the facts into the cell; says whether Linux would wake a waiter.
-    fn tell(&mut self, object: u32, cell: &ObjectCell, facts: &Facts) -> bool {
-        let Some(record) = self.records.at_mut(object) else {
-            return false;
-        };
-        let mut wake = false;
+    /// Writes the facts into the cell; says for what Linux would wake a waiter.
+    fn tell(&mut self, object: u32, cell: &ObjectCell, facts: &Facts) -> Option<News> {
+        let record = self.records.at_mut(object)?;
+        let mut news = None;
         if facts.rx_total > record.rx_tail {
+            if let Role::Flow(flow) = record.role
+                && is_shut_both_ways(cell)
+            {
+                // Nobody will read them: the peer must know (tcp_rcv_state_process, RFC 1122 section 4.2.2.13).
+                self.denied(object, cell, flow);
+                return None;
+            }
             if self.shared.stage.is_some() && self.judge_received(object, facts) == Verdict::Reset {
                 if let Role::Flow(flow) = self.records.at(object).map_or(Role::Idle, |it| it.role) {
                     self.denied(object, cell, flow);
                 }
-                return true;
+                return None;
             }
-            let Some(record) = self.records.at_mut(object) else {
-                return false;
-            };
+            let record = self.records.at_mut(object)?;
             record.rx_tail = facts.rx_total;
             // Release: the bytes before it are in the ring.
             cell.host.rx_tail.store(facts.rx_total, Ordering::Release);
-            wake = true;
+            news = Some(News::Arrived);
+            let token = Token {
+                owner: self.owner,
+                object,
+            };
+            self.shared.latency.arrived(token, facts.rx_total);
         }
-        let Some(record) = self.records.at_mut(object) else {
-            return false;
-        };
+        let record = self.records.at_mut(object)?;
         cell.host.tx_acked.store(facts.tx_acked, Ordering::Release);
         if let Some(errno) = facts.error
             && !record.error_told
@@ -196,14 +204,14 @@ impl Work<'_> {
             cell.host
                 .error
                 .store(errno_number(errno), Ordering::Release);
-            wake = true;
+            news = Some(News::State);
         }
         // After the positions: a FIN seen is behind all its bytes.
         let flags = record.flags | flags_of(facts);
         if flags != record.flags {
             record.flags = flags;
             cell.host.flags.store(flags, Ordering::Release);
-            wake = true;
+            news = Some(News::State);
         }
         if record.connecting
             && facts.state != FlowState::SynSent
@@ -213,15 +221,21 @@ impl Work<'_> {
             let failed = facts.error.is_some() || facts.state == FlowState::Closed;
             let what = if failed { kind::FAILED } else { kind::STREAM };
             cell.host.kind.store(what, Ordering::Release);
-            wake = true;
+            news = Some(News::State);
         }
         let fact = &cell.fact;
         fact.tcp_state.store(facts.state as u32, Ordering::Relaxed);
         fact.srtt_us.store(facts.srtt_us, Ordering::Relaxed);
         fact.retransmits.store(facts.retransmits, Ordering::Relaxed);
         fact.mss.store(u32::from(facts.mss), Ordering::Relaxed);
-        wake
+        news
     }
+}
+
+/// The program has ended both ways by shutdown(2).
+fn is_shut_both_ways(cell: &ObjectCell) -> bool {
+    let both = shut::READ | shut::WRITE;
+    cell.write.shut.load(Ordering::Relaxed) & both == both
 }
 
 fn flags_of(facts: &Facts) -> u32 {

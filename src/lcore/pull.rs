@@ -3,12 +3,14 @@
 use super::family::{Shared, Work};
 use super::object::Record;
 use super::payload::Judge;
+use super::segments::PAGE;
 use crate::channel::byte_ring::{self, Pending, Range, Span};
 use crate::channel::cell::{ObjectCell, flag, shut};
 use crate::channel::map::Control;
 use crate::channel::sync::{Ordering, fence};
 use crate::gpu::Verdict;
 use crate::id::FlowId;
+use crate::readiness::News;
 use crate::stack::Close;
 
 impl Work<'_> {
@@ -19,7 +21,7 @@ impl Work<'_> {
         };
         let layout = self.segments.layout();
         let capacity = layout.tx_ring_bytes;
-        let backed = self.shared.memory.transmit_backed(self.owner, object);
+        let mut backed = self.shared.memory.transmit_backed(self.owner, object);
         let Some(record) = self.records.at_mut(object).map(|record| *record) else {
             return;
         };
@@ -34,7 +36,14 @@ impl Work<'_> {
             let range = match byte_ring::pending(&cell.write, head, backed.min(capacity), capacity)
             {
                 Pending::Bytes(range) => range,
-                Pending::Broken => return self.broken(object, flow),
+                Pending::Broken => {
+                    let more = self.believe(object, cell, backed);
+                    if more > backed {
+                        backed = more;
+                        continue;
+                    }
+                    return self.broken(object, flow);
+                }
             };
             if range.is_empty() {
                 break true;
@@ -49,6 +58,7 @@ impl Work<'_> {
             }
         };
         if head != record.tx_head {
+            self.shared.latency.pulled();
             // Release: the bytes before it are copied out.
             cell.host.tx_head.store(head, Ordering::Release);
         }
@@ -66,7 +76,27 @@ impl Work<'_> {
             record.finished = true;
             self.shared.stack.shutdown_write(self.now, flow);
         }
-        self.room(object, cell, head, backed);
+        self.room(object, cell, backed);
+    }
+
+    /// A writer may have put memory behind more of its ring than we have: then so do we before we read there. Returns the bytes that
+    /// have memory for certain.
+    fn believe(&mut self, object: u32, cell: &ObjectCell, backed: u32) -> u32 {
+        let extent = byte_ring::extent(&cell.write);
+        let capacity = self.segments.layout().tx_ring_bytes;
+        if backed >= capacity || extent <= u64::from(backed) {
+            return backed;
+        }
+        let bytes = u32::try_from(extent)
+            .unwrap_or(capacity)
+            .min(capacity)
+            .next_power_of_two()
+            .max(PAGE);
+        if self.shared.memory.adopt_transmit(self.owner, object, bytes) {
+            bytes
+        } else {
+            backed
+        }
     }
 
     /// Hands bytes from stream offset `head` on to the stack, as far as it takes them.
@@ -87,18 +117,13 @@ impl Work<'_> {
     }
 
     /// Gives the transmit ring more memory when it is wanted, and an edge when a third is free.
-    fn room(&mut self, object: u32, cell: &ObjectCell, head: u64, backed: u32) {
+    fn room(&mut self, object: u32, cell: &ObjectCell, backed: u32) {
         // Pairs with the fence of a writer that found no room: it sees the new head, or we see its mark.
         fence(Ordering::SeqCst);
         let capacity = self.segments.layout().tx_ring_bytes;
         let wanted = cell.write.want_room.load(Ordering::SeqCst) != 0;
-        let queued = cell
-            .write
-            .tx_tail
-            .load(Ordering::Relaxed)
-            .saturating_sub(head);
-        if backed < capacity && (wanted || queued.saturating_mul(2) > u64::from(backed)) {
-            // Without memory the ring stays small; the writer waits for its page.
+        if backed < capacity && wanted {
+            // A writer could not help itself. Without memory the ring stays small; the writer waits for its page.
             if !self
                 .shared
                 .memory
@@ -109,7 +134,7 @@ impl Work<'_> {
         }
         if wanted && crate::readiness::is_writable(cell, capacity) {
             cell.write.want_room.store(0, Ordering::SeqCst);
-            self.alert(object);
+            self.alert_of(object, News::Room);
         }
     }
 

@@ -101,6 +101,22 @@ impl Segments {
         taken.map(|_| ()).map_err(|_| crate::errno::Errno::NOSPC)
     }
 
+    /// Takes the memory behind the first `bytes` bytes of an object's receive ring away.
+    ///
+    /// # Errors
+    /// What fallocate says; then the memory stays.
+    pub fn unback_receive(&self, object: u32, bytes: u32) -> Result<()> {
+        unback(&self.receive_fd, self.layout().rx_ring_at(object), bytes)
+    }
+
+    /// Takes the memory behind the first `bytes` bytes of an object's transmit ring away.
+    ///
+    /// # Errors
+    /// As [`Segments::unback_receive`].
+    pub fn unback_transmit(&self, object: u32, bytes: u32) -> Result<()> {
+        unback(&self.control_fd, self.layout().tx_ring_at(object), bytes)
+    }
+
     /// Takes the memory behind all but the first page of an object's rings away, of which `receive` and `transmit` bytes
     /// have memory; returns the bytes that stay.
     ///
@@ -120,6 +136,13 @@ impl Segments {
         }
         Ok((receive, transmit))
     }
+}
+
+fn unback(fd: &OwnedFd, at: u64, bytes: u32) -> Result<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    map::unback(fd.as_fd(), at, u64::from(bytes))
 }
 
 /// How much of `backed` lies in the first page, and how much behind it.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(crate) use lab::stack_config;
 use lab::{ENDPOINT, Lab, OWNER, SERVER};
 
-use super::Mail;
+use super::{Mail, Share};
 use crate::channel::cell::{flag, kind, process, shut};
 use crate::channel::layout::Layout;
 use crate::channel::sync::Ordering;
@@ -142,6 +142,51 @@ fn bulk(faults: FaultConfig) {
         lab.turn();
     }
     assert_eq!(echoed, data);
+}
+
+/// KiB that a memfd holds.
+fn held(fd: &std::os::fd::OwnedFd) -> i64 {
+    rustix::fs::fstat(fd).unwrap().st_blocks / 2
+}
+
+#[test]
+fn an_idle_connection_gives_its_pages_back_and_goes_on() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let (out, into) = lab.connect(listener);
+    let before = (
+        held(lab.server.segments.receive_fd()),
+        held(lab.server.segments.control_fd()),
+    );
+    for round in 0..3_u8 {
+        let words = vec![round; 1_024];
+        // A writer that cannot grow its ring asks for room; one that can puts memory there itself.
+        if lab.client.program.send(out, &words) == 0 {
+            lab.until(1, |lab| lab.client.program.bits(out) & event::OUT != 0);
+            assert_eq!(lab.client.program.send(out, &words), 1_024);
+        }
+        lab.until(1, |lab| lab.server.program.bits(into) & event::IN != 0);
+        assert_eq!(lab.server.program.recv(into, 2_000), words);
+        let cell = lab.server.program.cell(into);
+        if cell.host.tx_backed.load(Ordering::Relaxed) == 0 {
+            assert_ne!(lab.server.program.bits(into) & event::OUT, 0);
+            assert!(lab.server.program.control.tx_populate(into, 8_192));
+            cell.write.tx_grown.store(8_192, Ordering::Release);
+        }
+        assert_eq!(lab.server.program.send(into, &words), 1_024);
+        lab.until(1, |lab| lab.client.program.bits(out) & event::IN != 0);
+        assert_eq!(lab.client.program.recv(out, 2_000), words);
+        lab.turns(40_000);
+        for (host, object) in [(&lab.server, into), (&lab.client, out)] {
+            let cell = host.program.cell(object);
+            assert_eq!(cell.host.tx_backed.load(Ordering::Relaxed), 0, "{object}");
+        }
+        let after = (
+            held(lab.server.segments.receive_fd()),
+            held(lab.server.segments.control_fd()),
+        );
+        assert_eq!(after, (before.0 - 4, before.1 - 4), "a page of each ring");
+    }
 }
 
 #[test]
@@ -281,6 +326,27 @@ fn bytes_received_before_a_reset_stay_readable() {
     lab.client.program.close(out);
     lab.until(1, |lab| lab.server.program.bits(into) & event::ERR != 0);
     assert_eq!(lab.server.program.recv(into, 100), b"still here");
+}
+
+#[test]
+fn bytes_sent_before_an_aborting_close_leave_before_the_reset() {
+    for linger in [false, true] {
+        let mut lab = Lab::new();
+        let listener = lab.listen(16);
+        let (out, into) = lab.connect(listener);
+        if linger {
+            let wish = &lab.client.program.cell(out).wish;
+            wish.linger.store(1 << 31, Ordering::Relaxed);
+        } else {
+            lab.server.program.send(into, b"never read");
+            lab.until(1, |lab| lab.client.program.bits(out) & event::IN != 0);
+        }
+        // The lcore hears of both in the same turn.
+        lab.client.program.send(out, b"the last words");
+        lab.client.program.close(out);
+        lab.until(1, |lab| lab.server.program.bits(into) & event::ERR != 0);
+        assert_eq!(lab.server.program.recv(into, 100), b"the last words");
+    }
 }
 
 #[test]
@@ -578,6 +644,28 @@ fn a_gap_of_a_minute_kills_nobody() {
     lab.turns(200);
     assert_eq!(lab.server.program.recv(into, 10), b"before");
     assert_eq!(lab.server.status.counters.time_gaps.value(), 1);
+}
+
+#[test]
+fn a_ring_that_may_not_grow_stays_small_and_its_bytes_arrive() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let (out, into) = lab.connect(listener);
+    lab.client.mailbox.post(Mail::Share {
+        share: Share {
+            flows: 16,
+            ring_bytes: 16 << 10,
+        },
+    });
+    let data: Vec<u8> = (0..50_000_u32).map(|n| n.to_le_bytes()[0]).collect();
+    let (mut sent, mut got) = (0, Vec::new());
+    lab.until(60, |lab| {
+        sent += lab.client.program.send(out, &data[sent..]);
+        got.extend(lab.server.program.recv(into, 100_000));
+        got.len() == data.len()
+    });
+    assert_eq!(got, data);
+    assert!(lab.client.status.counters.flows_refused_no_memory.value() > 0);
 }
 
 /// Lets the memory of the server's (or the client's) family run out, or come back.

@@ -9,11 +9,13 @@ use super::clock::Clock;
 use super::counters::LcoreCounters;
 use super::family::{Family, Shared};
 use super::idle::{self, Idle, IdleConfig, Next};
+use super::latency::Latency;
 use super::look::{Counted, LOOK_PLACES, Look, Seen};
 use super::mailbox::{Mail, Mailbox, Report};
 use super::memory::Memory;
 use super::object::{FAMILIES_MAX, Token};
 use super::payload::packet::{JudgedTx, SharedSent, filter, lock};
+use crate::capture::{self, Closed, Recorder};
 use crate::device::{RxQueue, TxQueue};
 use crate::gpu::{Ends, PacketStage, Pipeline, StreamStage};
 use crate::stack::demux::FlowKey;
@@ -122,6 +124,7 @@ pub struct Lcore {
     /// Ends of flows that a verdict on a segment has ended.
     resets: Vec<Ends>,
     clock: Clock,
+    latency: Latency,
     idle: Idle,
     somaxconn: u32,
     stopped: bool,
@@ -164,6 +167,7 @@ impl Lcore {
             packet_tx,
             resets: Vec::new(),
             clock: Clock::new(config.now),
+            latency: Latency::default(),
             idle: Idle::new(config.idle, config.shares_cpu, config.now),
             somaxconn: config.somaxconn,
             stopped: false,
@@ -184,6 +188,11 @@ impl Lcore {
         if self.clock.advance(real, slept) {
             self.status.counters.time_gaps.raise();
         }
+        let families = &self.families;
+        self.latency.begin(real, slept > Duration::ZERO, |token| {
+            let family = families.get(token.owner.0 as usize)?.as_ref()?;
+            family.position(token.object)
+        });
         let now = self.clock.now();
         let mut work = self.receive(now);
         work += self.commands(now);
@@ -199,6 +208,8 @@ impl Lcore {
         self.status.counters.turns.raise();
         if work == 0 {
             self.status.counters.turns_idle.raise();
+        } else {
+            self.latency.worked();
         }
         work
     }
@@ -273,6 +284,7 @@ impl Lcore {
             memory: &mut self.memory,
             tx: self.tx.as_mut(),
             counters: &self.status.counters,
+            latency: &mut self.latency,
             stage: self.stage.as_mut(),
             somaxconn: self.somaxconn,
         };
@@ -343,19 +355,33 @@ impl Lcore {
                 // As for a report.
                 let _ = to.try_send(self.look(now, at));
             }
+            Mail::Capture { recorder } => self.capture(recorder),
             Mail::Mtu { mtu } => self.stack.set_port_mtu(mtu),
             Mail::Neighbour => self.idle.share(),
             Mail::Stop => self.stopped = true,
         }
     }
 
-    fn look(&self, now: Instant, at: Look) -> Seen {
+    /// Puts a tap in front of the port, or takes it away. Between bursts no buffer is lent.
+    fn capture(&mut self, recorder: Option<Box<Recorder>>) {
+        let rx = core::mem::replace(&mut self.rx, Box::new(Closed));
+        let tx = core::mem::replace(&mut self.tx, Box::new(Closed));
+        let plain = capture::untap((rx, tx));
+        (self.rx, self.tx) = match recorder {
+            Some(recorder) => capture::tap(plain, *recorder),
+            None => plain,
+        };
+    }
+
+    fn look(&mut self, now: Instant, at: Look) -> Seen {
         match at {
             Look::Counters => Seen::Counters(self.count()),
             Look::Flows { from } => Seen::Flows(self.stack.view_flows(now, from, LOOK_PLACES)),
+            Look::Flow { local, remote } => Seen::Flow(self.stack.view_one(now, local, remote)),
             Look::Listeners { from } => {
                 Seen::Listeners(self.stack.view_listeners(from, LOOK_PLACES))
             }
+            Look::Latency => Seen::Latency(self.latency.ask(time::monotonic())),
             Look::Resting { from } => {
                 Seen::Resting(self.stack.view_resting(now, from, LOOK_PLACES))
             }
@@ -381,6 +407,8 @@ impl Lcore {
         self.stack
             .counters()
             .for_each(|name, value| stack.push((name, value)));
+        let gpu = &mut counted.gpu;
+        self.report_stages(&mut |name, value| gpu.push((name, value)));
         counted
     }
 
@@ -392,16 +420,21 @@ impl Lcore {
         let mut add = |name, value| report.push((name, value));
         self.status.counters.for_each(&mut add);
         self.stack.counters().for_each(&mut add);
+        self.report_stages(&mut add);
+        report
+    }
+
+    /// What the payload stages count.
+    fn report_stages(&self, add: &mut impl FnMut(&'static str, u64)) {
         if let Some(stage) = &self.stage {
-            stage.report(&mut add);
+            stage.report(&mut *add);
         }
         if let Some(stage) = &self.packet_rx {
-            stage.report(&mut add);
+            stage.report(&mut *add);
         }
         if let Some(sent) = &self.packet_tx {
-            lock(sent).stage.report(&mut add);
+            lock(sent).stage.report(add);
         }
-        report
     }
 
     /// Tells the programs what became different.
@@ -471,7 +504,7 @@ impl Lcore {
         while !self.stopped {
             let work = self.turn(time::monotonic(), slept);
             slept = Duration::ZERO;
-            let can_sleep = self.rx.wait_fd().is_some();
+            let can_sleep = self.rx.wait_fd().is_some() && !self.latency.is_watching();
             match self.idle.next(self.clock.now(), work > 0, can_sleep) {
                 Next::Turn => core::hint::spin_loop(),
                 Next::Yield => rustix::thread::sched_yield(),

@@ -4,9 +4,9 @@ use super::{Link, Machine, Net, Pci, Report};
 use crate::config::{Config, PortChoice, Vdev};
 
 /// PCI base class of network controllers (PCI Code and ID Assignment, 02h).
-const NETWORK_CLASS: u32 = 2;
+pub(super) const NETWORK_CLASS: u32 = 2;
 /// Drivers that give a port to user space while the kernel keeps it.
-const SHARED_DRIVERS: [&str; 3] = ["mlx5_core", "mlx4_core", "mana"];
+pub(super) const SHARED_DRIVERS: [&str; 3] = ["mlx5_core", "mlx4_core", "mana"];
 /// Drivers that give a port to user space.
 const USER_DRIVERS: [&str; 3] = ["vfio-pci", "igb_uio", "uio_pci_generic"];
 

@@ -156,13 +156,24 @@ impl Pci {
             driver: name(folder.join("driver")),
             iommu: name(folder.join("iommu_group")).is_some(),
             unsafe_noiommu: noiommu.is_ok_and(|text| matches!(text.trim(), "Y" | "1")),
-            interfaces: names(&folder.join("net")),
+            interfaces: interfaces(&folder),
             // -1: the machine does not tell.
             node: fs::read_to_string(folder.join("numa_node"))
                 .ok()
                 .and_then(|text| text.trim().parse().ok()),
         }
     }
+}
+
+/// The kernel interfaces of a PCI function. Those of virtio hang one level deeper, below the device on its bus.
+fn interfaces(folder: &Path) -> Vec<String> {
+    let mut found = names(&folder.join("net"));
+    for inner in names(folder) {
+        if inner.starts_with("virtio") {
+            found.extend(names(&folder.join(inner).join("net")));
+        }
+    }
+    found
 }
 
 /// Bytes of memory that can be had: the machine's, and no more than the control group and those around it have left.
@@ -241,7 +252,7 @@ fn hugepages(root: &Path) -> Vec<u64> {
 }
 
 /// The names in a folder, sorted; none when it is not there.
-fn names(folder: &Path) -> Vec<String> {
+pub(super) fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
         .filter_map(|entry| entry.file_name().into_string().ok())

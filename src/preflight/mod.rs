@@ -12,11 +12,13 @@ mod limits;
 mod machine;
 mod memory;
 mod netlink;
+pub mod nic;
 mod payload;
 mod privilege;
 mod procfs;
 #[cfg(test)]
 mod tests;
+pub mod waits;
 
 use core::fmt;
 

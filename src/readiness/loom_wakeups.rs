@@ -21,7 +21,7 @@ fn receive(control: &Control) -> bool {
     let cell = control.object(OBJECT).unwrap();
     cell.host.rx_tail.store(1, Ordering::Release);
     let mut wakes = false;
-    alert(control, OBJECT, |slot| {
+    alert(control, OBJECT, News::State, |slot| {
         assert_eq!(slot, SLOT);
         assert!(!wakes, "one write a sleep");
         wakes = true;
@@ -172,7 +172,7 @@ fn loom_who_waits_for_room_gets_an_edge() {
                 let mut woken = false;
                 if cell.write.want_room.load(Ordering::SeqCst) == 1 {
                     cell.write.want_room.store(0, Ordering::SeqCst);
-                    alert(&control, OBJECT, |_| woken = true);
+                    alert(&control, OBJECT, News::State, |_| woken = true);
                 }
                 woken
             })
@@ -210,7 +210,7 @@ impl herald::Eventfd for Arc<Count> {
 fn receive_and_ring(control: &Control, eventfd: &Arc<Count>) {
     let cell = control.object(OBJECT).unwrap();
     cell.host.rx_tail.store(1, Ordering::Release);
-    alert(control, OBJECT, |slot| {
+    alert(control, OBJECT, News::State, |slot| {
         assert_eq!(slot, herald::slot(EPOLL));
         herald::Eventfd::write(eventfd);
     });

@@ -219,6 +219,10 @@ fn control(fd: c_int, command: c_int, argument: usize, kernel: impl Fn() -> c_in
             cvt::answer(flags.map(|flags| c_int::try_from(flags).unwrap_or(0)))
         }
         Target::Socket(socket) => {
+            // setfl: no socket does direct I/O.
+            if argument & usize::try_from(libc::O_DIRECT).unwrap_or(0) != 0 {
+                return cvt::done(Err(Errno::INVAL));
+            }
             // The kernel ignores bits that it does not know.
             let flags = u32::try_from(argument & 0x7fff_ffff).unwrap_or(0);
             cvt::done(set_status_flags(socket, flags))

@@ -20,6 +20,7 @@ pub extern "C" fn load() {
 
 extern "C" fn before_fork() {
     PARENT.store(crate::thread::process(), Ordering::Relaxed);
+    fd::epoll::join_all();
     attach::fork::prepare();
 }
 

@@ -7,6 +7,7 @@
 //! Each call takes the same steps: look up what the number stands for, convert the arguments, call the object,
 //! convert back.
 
+mod control;
 mod cvt;
 pub mod descriptor;
 pub mod engine;
@@ -17,6 +18,7 @@ mod message;
 pub mod open;
 pub mod option;
 pub mod poll;
+pub mod positional;
 pub mod process;
 pub mod receive;
 pub mod select;

@@ -12,22 +12,63 @@ use libc::socklen_t;
 use super::cvt;
 use crate::channel::cell::{kind, option};
 use crate::channel::sync::Ordering;
-use crate::errno::Result;
-use crate::fd::options::{decode_linger, decode_micros, name};
-use crate::fd::{self, Socket, Target, twin};
+use crate::errno::{Errno, Result};
+use crate::fd::options::{self as options_of_twin, decode_linger, name};
+use crate::fd::{self, Socket, Target, own, twin};
 use crate::ffi::{real, sockopt};
+use crate::readiness;
 use crate::socket::options::{self, LINGER_ON, Options};
-use crate::socket::state;
+use crate::socket::{listener, state};
 
-/// The kernel socket that knows whether an option is valid. Of an accepted connection it is the spare one: what is set
-/// there is never asked for.
-fn judge(fd: c_int, socket: Socket) -> Result<c_int> {
-    if socket.accepted {
-        twin::spare()
-    } else {
-        Ok(fd)
+/// Options that the channel keeps as they are given; a kernel socket only says whether the value is valid.
+const fn kept_as_given(level: c_int, name: c_int) -> bool {
+    match level {
+        sockopt::SOCKET => matches!(
+            name,
+            name::KEEPALIVE
+                | name::REUSEADDR
+                | name::REUSEPORT
+                | name::RCVLOWAT
+                | name::LINGER
+                | name::ZEROCOPY
+        ),
+        sockopt::TCP => matches!(
+            name,
+            name::NODELAY
+                | name::CORK
+                | name::KEEPIDLE
+                | name::KEEPINTVL
+                | name::KEEPCNT
+                | name::USER_TIMEOUT
+                | name::MAXSEG
+                | name::INQ
+        ),
+        sockopt::IP => matches!(name, name::TOS | name::TTL),
+        _ => false,
     }
 }
+
+/// The kernel socket that knows whether an option is valid, and keeps what the channel does not. Of an accepted connection
+/// the spare one judges: what is set there is never asked for.
+fn judge(fd: c_int, socket: Socket, level: c_int, name: c_int) -> Result<c_int> {
+    if !socket.accepted {
+        return Ok(fd);
+    }
+    if kept_as_given(level, name) {
+        return twin::spare();
+    }
+    own::give(fd)?;
+    Ok(fd)
+}
+
+/// Options that Linux sets on a socket without a connection only (do_tcp_setsockopt); the twin never has one.
+fn needs_no_connection(level: c_int, name: c_int) -> bool {
+    level == sockopt::TCP && matches!(name, FASTOPEN | FASTOPEN_CONNECT | FASTOPEN_NO_COOKIE)
+}
+
+const FASTOPEN: c_int = libc::TCP_FASTOPEN;
+const FASTOPEN_CONNECT: c_int = libc::TCP_FASTOPEN_CONNECT;
+const FASTOPEN_NO_COOKIE: c_int = libc::TCP_FASTOPEN_NO_COOKIE;
 
 /// setsockopt(2).
 ///
@@ -44,10 +85,14 @@ pub unsafe fn setsockopt(
         // SAFETY: the caller's arguments, unchanged.
         return unsafe { real::setsockopt(fd, level, name, value, len) };
     };
-    let judge = match judge(fd, socket) {
+    let judge = match judge(fd, socket, level, name) {
         Ok(judge) => judge,
         Err(error) => return cvt::done(Err(error)),
     };
+    if needs_no_connection(level, name) && has_connection(socket) == Ok(true) {
+        // SAFETY: the caller's arguments; a number that is no socket asks about nothing but them.
+        return cvt::done(unsafe { cvt::bytes(value, len as usize) }.and(Err(Errno::INVAL)));
+    }
     // SAFETY: the caller's arguments, on another socket.
     let result = unsafe { real::setsockopt(judge, level, name, value, len) };
     if result != 0 {
@@ -55,26 +100,35 @@ pub unsafe fn setsockopt(
     }
     // SAFETY: as the caller promises.
     let bytes = unsafe { cvt::bytes(value, len as usize) };
-    cvt::done(bytes.and_then(|bytes| told(socket, judge, level, name, bytes)))
+    let told = bytes.and_then(|bytes| told(socket, judge, level, name, bytes));
+    cvt::done(told.and_then(|()| handed_down(socket, judge, level, name)))
+}
+
+/// Whether the socket is neither a listener nor without a connection.
+fn has_connection(socket: Socket) -> Result<bool> {
+    let cell = state::cell(socket.link, socket.object)?;
+    let what = cell.host.kind.load(Ordering::Acquire);
+    Ok(what != kind::LISTENER && !readiness::is_disconnected(cell, what))
 }
 
 /// Tells the stack what the twin has accepted.
 fn told(socket: Socket, judge: c_int, level: c_int, name: c_int, bytes: &[u8]) -> Result<()> {
     let (link, object) = (socket.link, socket.object);
     let cell = state::cell(link, object)?;
+    // The IP level takes one byte for a small number (do_ip_setsockopt).
     let int = || {
-        bytes
-            .get(..4)
-            .and_then(|bytes| bytes.try_into().ok())
-            .map_or(0, i32::from_ne_bytes)
+        let number = bytes.get(..4).and_then(|bytes| bytes.try_into().ok());
+        let byte = || bytes.first().map_or(0, |byte| i32::from(*byte));
+        number.map_or_else(byte, i32::from_ne_bytes)
     };
     let number = || u32::try_from(int()).unwrap_or(0);
     let bit = |bit| options::set_bit(link, object, bit, int() != 0);
     // What the kernel made of it: clamped, doubled.
-    let as_kept = || {
+    let as_kept = |name| {
         sockopt::number(judge, level, name)
             .ok()
             .and_then(|kept| u32::try_from(kept).ok())
+            .unwrap_or(0)
     };
     let word =
         |store: &dyn Fn(&crate::channel::cell::OptionLine)| options::change(link, object, store);
@@ -84,12 +138,14 @@ fn told(socket: Socket, judge: c_int, level: c_int, name: c_int, bytes: &[u8]) -
         (sockopt::SOCKET, name::REUSEPORT) => bit(option::REUSEPORT),
         (sockopt::TCP, name::NODELAY) => bit(option::NODELAY),
         (sockopt::TCP, name::CORK) => bit(option::CORK),
-        (sockopt::SOCKET, name::RCVBUF) => {
-            let kept = as_kept().unwrap_or(0);
+        (sockopt::SOCKET, name::ZEROCOPY) => bit(option::ZEROCOPY),
+        (sockopt::TCP, name::INQ) => bit(option::INQ),
+        (sockopt::SOCKET, name::RCVBUF | libc::SO_RCVBUFFORCE) => {
+            let kept = as_kept(name::RCVBUF);
             word(&|line| line.rcvbuf.store(kept, Ordering::Relaxed))
         }
-        (sockopt::SOCKET, name::SNDBUF) => {
-            let kept = as_kept().unwrap_or(0);
+        (sockopt::SOCKET, name::SNDBUF | libc::SO_SNDBUFFORCE) => {
+            let kept = as_kept(name::SNDBUF);
             word(&|line| line.sndbuf.store(kept, Ordering::Relaxed))
         }
         (sockopt::TCP, name::KEEPIDLE) => {
@@ -107,9 +163,12 @@ fn told(socket: Socket, judge: c_int, level: c_int, name: c_int, bytes: &[u8]) -
         (sockopt::TCP, name::MAXSEG) => {
             word(&|line| line.max_segment.store(number(), Ordering::Relaxed))
         }
-        (sockopt::IP, name::TOS) => {
-            word(&|line| line.tos.store(number() & 0xff, Ordering::Relaxed))
-        }
+        // The two bits of congestion notification are not the program's on a stream (ip_setsockopt).
+        (sockopt::IP, name::TOS) => word(&|line| {
+            let kept = line.tos.load(Ordering::Relaxed) & ECN_BITS;
+            let wanted = u32::from_ne_bytes(int().to_ne_bytes()) & 0xff & !ECN_BITS;
+            line.tos.store(wanted | kept, Ordering::Relaxed);
+        }),
         (sockopt::IP, name::TTL) => word(&|line| line.ttl.store(number(), Ordering::Relaxed)),
         (sockopt::SOCKET, name::RCVLOWAT) => {
             // A negative one is the largest, as in Linux.
@@ -118,16 +177,15 @@ fn told(socket: Socket, judge: c_int, level: c_int, name: c_int, bytes: &[u8]) -
             cell.read.rcvlowat.store(kept, Ordering::Relaxed);
             Ok(())
         }
+        // In ticks of the kernel, as it tells them.
         (sockopt::SOCKET, name::RCVTIMEO | RCVTIMEO_NEW) => {
-            cell.read
-                .rcvtimeo_us
-                .store(decode_micros(bytes).unwrap_or(0), Ordering::Relaxed);
+            let kept = options_of_twin::micros(judge, name::RCVTIMEO);
+            cell.read.rcvtimeo_us.store(kept, Ordering::Relaxed);
             Ok(())
         }
         (sockopt::SOCKET, name::SNDTIMEO | SNDTIMEO_NEW) => {
-            cell.read
-                .sndtimeo_us
-                .store(decode_micros(bytes).unwrap_or(0), Ordering::Relaxed);
+            let kept = options_of_twin::micros(judge, name::SNDTIMEO);
+            cell.read.sndtimeo_us.store(kept, Ordering::Relaxed);
             Ok(())
         }
         (sockopt::SOCKET, name::LINGER) => {
@@ -140,6 +198,18 @@ fn told(socket: Socket, judge: c_int, level: c_int, name: c_int, bytes: &[u8]) -
         _ => Ok(()),
     }
 }
+
+/// Notes that connections of a listener get options from it that the channel does not keep.
+fn handed_down(socket: Socket, judge: c_int, level: c_int, name: c_int) -> Result<()> {
+    let cell = state::cell(socket.link, socket.object)?;
+    let listens = cell.host.kind.load(Ordering::Acquire) == kind::LISTENER;
+    if listens && !kept_as_given(level, name) && own::hands_down(judge) {
+        options::set_bit(socket.link, socket.object, option::HANDS_DOWN, true)?;
+    }
+    Ok(())
+}
+
+const ECN_BITS: u32 = 3;
 
 /// SO_RCVTIMEO_NEW and SO_SNDTIMEO_NEW: the same layout on 64-bit machines.
 const RCVTIMEO_NEW: c_int = 66;
@@ -160,16 +230,67 @@ pub unsafe fn getsockopt(
         // SAFETY: the caller's arguments, unchanged.
         return unsafe { real::getsockopt(fd, level, name, value, len) };
     };
+    if level == sockopt::SOCKET && name == libc::SO_PEERNAME {
+        // SAFETY: as the caller promises.
+        return cvt::done(unsafe { peer_name(socket, value, len) });
+    }
     let mut buffer = [0; INFO_BYTES];
     match told_by(socket, level, name, &mut buffer) {
-        // SAFETY: as the caller promises.
-        Ok(Some(bytes)) => cvt::done(unsafe { cvt::put_option(bytes, value, len) }),
+        Ok(Some(bytes)) => {
+            // SAFETY: as the caller promises.
+            let short = level == sockopt::IP && unsafe { is_short(len) };
+            let bytes = if short { as_byte(bytes) } else { bytes };
+            // SAFETY: as the caller promises.
+            cvt::done(unsafe { cvt::put_option(bytes, value, len) })
+        }
         Ok(None) => {
             // SAFETY: the caller's arguments, unchanged; the twin has the right type, family and protocol.
             unsafe { real::getsockopt(fd, level, name, value, len) }
         }
         Err(error) => cvt::done(Err(error)),
     }
+}
+
+/// Whether a value has room for less than a number, but for something.
+///
+/// # Safety
+/// As getsockopt(2).
+unsafe fn is_short(len: *const socklen_t) -> bool {
+    // SAFETY: not null; as the caller promises.
+    !len.is_null() && matches!(unsafe { len.read_unaligned() }, 1..=3)
+}
+
+/// A small number at the IP level goes into one byte then (do_ip_getsockopt).
+fn as_byte(number: &[u8]) -> &[u8] {
+    let place = usize::from(cfg!(target_endian = "big")) * 3;
+    match number
+        .try_into()
+        .map(|bytes: &[u8; 4]| u32::from_ne_bytes(*bytes))
+    {
+        Ok(0..=255) => number.get(place..=place).unwrap_or(number),
+        _ => number,
+    }
+}
+
+/// SO_PEERNAME: unlike getpeername, more than there is is EINVAL (sk_getsockopt).
+///
+/// # Safety
+/// As getsockopt(2).
+unsafe fn peer_name(socket: Socket, value: *mut c_void, len: *mut socklen_t) -> Result<()> {
+    let peer = listener::peer_address(socket.link, socket.object)?;
+    if len.is_null() {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: not null.
+    let room = unsafe { len.read_unaligned() };
+    if room as usize > size_of::<libc::sockaddr_in>() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: as the caller promises.
+    unsafe { cvt::put_address(peer, value.cast(), len) }?;
+    // SAFETY: not null.
+    unsafe { len.write_unaligned(room) };
+    Ok(())
 }
 
 /// The value of an option that the stack or the cell knows; None = the twin's.
@@ -191,6 +312,8 @@ fn told_by(
         (sockopt::SOCKET, name::REUSEPORT) => has(option::REUSEPORT),
         (sockopt::TCP, name::NODELAY) => has(option::NODELAY),
         (sockopt::TCP, name::CORK) => has(option::CORK),
+        (sockopt::SOCKET, name::ZEROCOPY) => has(option::ZEROCOPY),
+        (sockopt::TCP, name::INQ) => has(option::INQ),
         (sockopt::SOCKET, name::RCVBUF) => positive(kept.rcvbuf),
         (sockopt::SOCKET, name::SNDBUF) => positive(kept.sndbuf),
         (sockopt::SOCKET, name::RCVLOWAT) => positive(kept.rcvlowat.max(1)),
@@ -219,10 +342,20 @@ fn told_by(
             return Ok(Some(put_micros(buffer, kept.sndtimeo_us)));
         }
         (sockopt::TCP, name::INFO) => return info(socket, buffer).map(Some),
+        // What IP adds to a segment of this size.
+        (sockopt::IP, libc::IP_MTU) if has_connection(socket)? => positive(
+            cell.fact
+                .mss
+                .load(Ordering::Relaxed)
+                .saturating_add(HEADERS),
+        ),
         _ => None,
     };
     Ok(value.map(|value| put(buffer, &[&value.to_ne_bytes()])))
 }
+
+/// Bytes of the IP and TCP headers without options.
+const HEADERS: u32 = 40;
 
 /// Lays parts one behind the other.
 fn put<'a>(buffer: &'a mut [u8; INFO_BYTES], parts: &[&[u8]]) -> &'a [u8] {
@@ -286,7 +419,7 @@ fn linux_state(flow: u32, listens: bool) -> u32 {
         6 => 8,
         7 => 11,
         8 => 9,
-        9 => 6,
+        // A socket in TIME-WAIT is one without a connection to its program (inet_timewait_sock).
         _ => CLOSE,
     }
 }
@@ -300,7 +433,7 @@ mod tests {
         use crate::stack::FlowState;
         assert_eq!(linux_state(FlowState::Established as u32, false), 1);
         assert_eq!(linux_state(FlowState::CloseWait as u32, false), 8);
-        assert_eq!(linux_state(FlowState::TimeWait as u32, false), 6);
+        assert_eq!(linux_state(FlowState::TimeWait as u32, false), 7);
         assert_eq!(linux_state(0, false), 7);
         assert_eq!(linux_state(0, true), 10);
     }

@@ -11,20 +11,28 @@ use std::io::IoSliceMut;
 use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use super::socket::is_nonblocking;
-use super::{cvt, message};
+use super::{control, cvt, message};
+use crate::channel::cell::{kind, option};
+use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::fd::inflight::InFlight;
 use crate::fd::{Socket, accelerated};
 use crate::ffi::real;
+use crate::socket::state;
 use crate::socket::stream::{self, RecvFlags};
 
 /// Receives into `parts`.
 pub(super) fn receive(socket: Socket, parts: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
     if flags & libc::MSG_ERRQUEUE != 0 {
-        // Nothing of ours ever reports there.
-        return Err(Errno::AGAIN);
+        let cell = state::cell(socket.link, socket.object)?;
+        return control::take_zerocopy(cell).map(|_| 0).ok_or(Errno::AGAIN);
     }
     if flags & libc::MSG_OOB != 0 {
+        // A listener first (tcp_recvmsg_locked).
+        let cell = state::cell(socket.link, socket.object)?;
+        if cell.host.kind.load(Ordering::Acquire) == kind::LISTENER {
+            return Err(Errno::NOTCONN);
+        }
         // DEVIATION: there is no urgent data; tcp(7) gives EINVAL when none is pending.
         return Err(Errno::INVAL);
     }
@@ -230,12 +238,34 @@ unsafe fn receive_message(socket: Socket, message: *mut msghdr, flags: c_int) ->
     if head.msg_iovlen > cvt::PARTS_MAX {
         return Err(Errno::MSGSIZE);
     }
-    let receive = |rooms: &mut [IoSliceMut<'_>]| receive(socket, rooms, flags);
+    let cell = state::cell(socket.link, socket.object)?;
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        let notice = control::take_zerocopy(cell).ok_or(Errno::AGAIN)?;
+        head.msg_namelen = 0;
+        head.msg_flags = libc::MSG_ERRQUEUE | flags & libc::MSG_CMSG_CLOEXEC;
+        // SAFETY: as the caller promises.
+        unsafe { control::put_zerocopy(&mut head, notice) };
+        // SAFETY: writable as the caller promises.
+        unsafe { message.write_unaligned(head) };
+        return Ok(0);
+    }
+    let receive = |rooms: &mut [IoSliceMut<'_>]| {
+        if rooms.iter().all(|room| room.is_empty()) {
+            return receive_nowhere(socket, 0, flags);
+        }
+        receive(socket, rooms, flags)
+    };
     // SAFETY: as the caller promises.
     let count = unsafe { cvt::with_rooms(head.msg_iov, head.msg_iovlen, receive) }?;
     head.msg_namelen = 0;
-    head.msg_controllen = 0;
-    head.msg_flags = 0;
+    // Linux hands this one back (____sys_recvmsg).
+    head.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+    if cell.option.bits.load(Ordering::Relaxed) & option::INQ == 0 {
+        head.msg_controllen = 0;
+    } else {
+        // SAFETY: as the caller promises.
+        unsafe { control::put_queue(&mut head, cell) };
+    }
     // SAFETY: writable as the caller promises.
     unsafe { message.write_unaligned(head) };
     Ok(count)
@@ -274,8 +304,24 @@ pub unsafe fn recvmmsg(
 ) -> c_int {
     let Some(socket) = accelerated(fd) else {
         // SAFETY: the caller's arguments, unchanged.
-        return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+        let received = unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+        for index in 0..usize::try_from(received).unwrap_or(0) {
+            // SAFETY: one of those that were received.
+            let message = unsafe { messages.add(index) };
+            // SAFETY: inside the list.
+            let head = unsafe { &raw const (*message).msg_hdr };
+            // SAFETY: the kernel has just filled it in.
+            unsafe { message::receive_descriptors(head) };
+        }
+        return received;
     };
+    // A pending error comes before any bytes (do_recvmmsg).
+    if flags & libc::MSG_ERRQUEUE == 0 {
+        let error = state::cell(socket.link, socket.object).map(state::take_error);
+        if let Err(error) | Ok(Some(error)) = error {
+            return cvt::number(Err(error));
+        }
+    }
     let mut first = true;
     let receive = |message: *mut msghdr| {
         let wait = first || (flags & libc::MSG_WAITFORONE == 0 && timeout.is_null());

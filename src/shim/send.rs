@@ -11,11 +11,11 @@ use std::io::IoSlice;
 use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::socket::is_nonblocking;
-use super::{cvt, message};
+use super::{control, cvt, message};
 use crate::errno::{Errno, Result};
 use crate::fd::inflight::InFlight;
 use crate::fd::{Socket, accelerated};
-use crate::ffi::{process, real};
+use crate::ffi::{errno, process, real};
 use crate::socket::stream;
 
 /// Sends `parts`. EPIPE raises SIGPIPE in the calling thread, unless the caller says not to.
@@ -29,6 +29,9 @@ pub(super) fn transmit(socket: Socket, parts: &[IoSlice<'_>], flags: c_int) -> R
     let result = stream::send(socket.link, socket.object, parts, nonblocking);
     if result == Err(Errno::PIPE) && flags & libc::MSG_NOSIGNAL == 0 {
         process::raise_sigpipe();
+    }
+    if flags & libc::MSG_ZEROCOPY != 0 && result.is_ok_and(|sent| sent > 0) {
+        control::zerocopy_sent(socket)?;
     }
     result
 }
@@ -152,6 +155,16 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_
 /// As for the C function.
 pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     let Some(socket) = accelerated(fd) else {
+        // SAFETY: each message as the caller promises.
+        if unsafe { message::any_carries_accelerated(messages, count) } {
+            let send = |message: *mut msghdr| {
+                // SAFETY: as above.
+                let sent = unsafe { sendmsg(fd, message, flags) };
+                usize::try_from(sent).map_err(|_| errno::last())
+            };
+            // SAFETY: as the caller promises.
+            return cvt::number(unsafe { message::each_message(messages, count, send) });
+        }
         // SAFETY: the caller's arguments, unchanged.
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
     };

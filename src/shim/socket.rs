@@ -11,7 +11,7 @@ use core::net::SocketAddrV4;
 use libc::{sockaddr, socklen_t};
 
 use super::cvt;
-use crate::channel::cell::kind;
+use crate::channel::cell::{kind, option};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::fd::dissolve::dissolve;
@@ -19,7 +19,7 @@ use crate::fd::inflight::InFlight;
 use crate::fd::revive;
 use crate::fd::route::{self, Routed};
 use crate::fd::table;
-use crate::fd::{self, Socket, Target, options, twin};
+use crate::fd::{self, Socket, Target, options, own, twin};
 use crate::ffi::{descriptor, errno, handler, real};
 use crate::readiness::{self, event};
 use crate::socket::close::How;
@@ -338,7 +338,7 @@ fn take(fd: c_int, socket: Socket, flags: c_int) -> Result<Taken> {
         }
         let ready = || state::bits(link, object) & (event::IN | event::HUP) != 0 || link.is_dead();
         if ready() {
-            match take_from_stack(socket, flags) {
+            match take_from_stack(fd, socket, flags) {
                 Err(Errno::AGAIN) => {}
                 other => return other,
             }
@@ -407,9 +407,18 @@ fn take_from_lost(
     }
 }
 
-fn take_from_stack(socket: Socket, flags: c_int) -> Result<Taken> {
+fn take_from_stack(fd: c_int, socket: Socket, flags: c_int) -> Result<Taken> {
     let (link, listener_object) = (socket.link, socket.object);
-    let number = twin::number(flags & libc::SOCK_CLOEXEC != 0)?;
+    let close_on_exec = flags & libc::SOCK_CLOEXEC != 0;
+    let bits = state::cell(link, listener_object)?
+        .option
+        .bits
+        .load(Ordering::Relaxed);
+    let number = if bits & option::HANDS_DOWN == 0 {
+        twin::number(close_on_exec)?
+    } else {
+        own::number(fd, close_on_exec)?
+    };
     let accepted = listener::accept(link, listener_object, None, true, None);
     let (object, peer) = match accepted {
         Ok(listener::Accepted::Stream(object, peer)) => (object, peer),
@@ -471,13 +480,25 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
 pub unsafe fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     match fd::target(fd) {
         Target::Socket(socket) => {
-            let local = listener::local_address(socket.link, socket.object);
+            let local = local_address(fd, socket);
             // SAFETY: as the caller promises.
             cvt::done(local.and_then(|local| unsafe { put_name(local, address, len) }))
         }
         // SAFETY: the caller's arguments, unchanged.
         _ => unsafe { real::getsockname(fd, address, len) },
     }
+}
+
+/// Without a connection any more, the address is the one that bind() gave, if any (inet_reset_saddr).
+fn local_address(fd: c_int, socket: Socket) -> Result<SocketAddrV4> {
+    let (link, object) = (socket.link, socket.object);
+    let mut local = listener::local_address(link, object)?;
+    let cell = state::cell(link, object)?;
+    let what = cell.host.kind.load(Ordering::Acquire);
+    if !socket.accepted && readiness::is_disconnected(cell, what) {
+        local.set_ip(*twin::local(fd)?.ip());
+    }
+    Ok(local)
 }
 
 /// getpeername(2).

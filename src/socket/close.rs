@@ -50,7 +50,12 @@ pub fn shutdown(link: &Link, object: Object, how: How) -> Result<()> {
             cell.host.error.store(error, Ordering::Release);
             cell.wish.told.store(1, Ordering::Release);
         }
-        _ => return Err(Errno::NOTCONN),
+        _ => {
+            // Linux shuts it and wakes whoever polls it all the same (inet_shutdown, TCP_CLOSE).
+            cell.write.shut.fetch_or(bits, Ordering::SeqCst);
+            state::announce(link, object);
+            return Err(Errno::NOTCONN);
+        }
     }
     cell.write.shut.fetch_or(bits, Ordering::SeqCst);
     link.ring(object.index);

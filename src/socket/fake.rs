@@ -31,6 +31,13 @@ pub(crate) struct Fake {
     control_socket: Option<OwnedFd>,
 }
 
+/// The waiter's counters live as long as the process: what tests raise is noted here.
+impl Drop for Fake {
+    fn drop(&mut self) {
+        waiter::counters::COUNTERS.note_raised();
+    }
+}
+
 impl Fake {
     pub(crate) fn new() -> Self {
         let layout = Layout::for_flows(1, RING, RING);
@@ -84,9 +91,14 @@ impl Fake {
     }
 
     pub(crate) fn alert(&self, object: Object) {
-        readiness::alert(&self.link.control, object.index, |slot| {
-            waiter::wake(self.link, slot);
-        });
+        readiness::alert(
+            &self.link.control,
+            object.index,
+            readiness::News::State,
+            |slot| {
+                waiter::wake(self.link, slot);
+            },
+        );
     }
 
     fn write(&self, index: u32, at: u64, bytes: &[u8]) {

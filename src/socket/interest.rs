@@ -7,6 +7,7 @@ use crate::attach::{Link, Object};
 use crate::channel::cell::{Item, ObjectCell, SpillItem, item};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
+use crate::readiness;
 use crate::waiter::owner::{self, Held};
 
 /// What an item watches and what it tells.
@@ -166,7 +167,7 @@ pub fn add(link: &Link, object: Object, epoll: u32, interest: Interest) -> Resul
             cell.read.exclusive.store(1, Ordering::SeqCst);
         }
         cell.watch.epolls.add(epoll);
-        let edge = cell.host.edge.load(Ordering::SeqCst);
+        let edge = readiness::edge(cell, interest.events);
         write(item, word, edge, interest);
         Ok(())
     })
@@ -222,7 +223,7 @@ pub fn modify(
     alone(link, object, |cell| {
         let item = find(link, object, cell, word, interest.fd).ok_or(Errno::NOENT)?;
         check(item.events.load(Ordering::Acquire))?;
-        let edge = cell.host.edge.load(Ordering::SeqCst);
+        let edge = readiness::edge(cell, interest.events);
         write(item, word, edge, interest);
         Ok(())
     })

@@ -9,7 +9,7 @@ use crate::errno::{Errno, Result};
 use crate::ffi::handler;
 use crate::ffi::wait::PollFd;
 use crate::progress::Drive;
-use crate::readiness::{self, event};
+use crate::readiness::{self, News, event};
 use crate::time::{Instant, monotonic};
 use crate::waiter::{self, OWN, Wake, Watch};
 
@@ -156,5 +156,6 @@ pub fn until(
 
 /// Tells everybody who watches the object that this process has changed it (shutdown, a routed socket).
 pub fn announce(link: &Link, object: Object) {
-    readiness::alert(&link.control, object.index, |slot| waiter::wake(link, slot));
+    let wake = |slot| waiter::wake(link, slot);
+    readiness::alert(&link.control, object.index, News::State, wake);
 }

@@ -272,9 +272,8 @@ pub fn send(
         if done == total && !connecting {
             return Ok(done);
         }
-        let need = if nonblocking { 1 } else { writer.need(done) };
         if !connecting {
-            let (written, held) = writer.write(done, need);
+            let (written, held) = writer.write(done, nonblocking);
             done += written;
             if done == total {
                 return Ok(done);
@@ -324,7 +323,7 @@ pub fn send(
                 if writer.refusal().is_none()
                     && cell.host.kind.load(Ordering::Acquire) == kind::STREAM
                 {
-                    done += writer.write(done, 1).0;
+                    done += writer.write(done, true).0;
                 }
                 return if done > 0 { Ok(done) } else { Err(error) };
             }
@@ -362,8 +361,8 @@ impl Writer<'_> {
         if left > u64::from(self.capacity) {
             return 1;
         }
-        let backed = self.cell.host.tx_backed.load(Ordering::Acquire);
-        left.min(u64::from(backed.min(self.capacity))).max(1)
+        let backed = byte_ring::backed(&self.cell.host, &self.cell.write, self.capacity);
+        left.min(u64::from(backed)).max(1)
     }
 
     fn room(&self) -> u64 {
@@ -386,15 +385,22 @@ impl Writer<'_> {
         false
     }
 
-    /// Queues what fits of `parts` from byte `done` on, when at least `need` bytes fit. Holds the owner word over the copy,
-    /// so that no other thread's bytes come between.
-    fn write(&self, done: usize, need: u64) -> (usize, Held) {
+    /// Queues what fits of `parts` from byte `done` on: anything when `partly`, else what [`Writer::need`] says at least. Holds the
+    /// owner word over the copy, so that no other thread's bytes come between.
+    fn write(&self, done: usize, partly: bool) -> (usize, Held) {
         let word = &self.cell.write.tx_owner;
         let held = owner::take(self.link, word);
+        // Pairs with the lcore, which takes the memory of an idle ring away and then looks whether it has an owner.
+        fence(Ordering::SeqCst);
         if held == Held::FromDead {
             byte_ring::forget_unpublished(&self.cell.write);
         }
-        let need = if held == Held::Nested { 1 } else { need };
+        self.grow(done);
+        let need = if partly || held == Held::Nested {
+            1
+        } else {
+            self.need(done)
+        };
         let written = if self.room() >= need {
             self.copy_in(done, held == Held::Nested)
         } else {
@@ -407,6 +413,19 @@ impl Writer<'_> {
             self.link.ring(self.object.index);
         }
         (written, held)
+    }
+
+    /// Puts memory behind more of the ring when the bytes from `done` on need it. A connection begins with a page, and Linux would
+    /// take more at once.
+    fn grow(&self, done: usize) {
+        let (host, write) = (&self.cell.host, &self.cell.write);
+        let want = u64::try_from(self.total - done).unwrap_or(u64::MAX);
+        if let Some(bytes) = byte_ring::growth_for(host, write, self.capacity, want)
+            && self.link.control.tx_populate(self.object.index, bytes)
+        {
+            // Release: the memory is there before it counts.
+            write.tx_grown.fetch_max(bytes, Ordering::Release);
+        }
     }
 
     fn copy_in(&self, done: usize, nested: bool) -> usize {

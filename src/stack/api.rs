@@ -45,6 +45,8 @@ pub struct StackConfig {
     pub rx_checksum_offload: bool,
     /// The port fills in sent checksums; else the stack does.
     pub tx_checksum_offload: bool,
+    /// The port cuts TCP super-frames of up to this many bytes into segments; 0 = it does not. Needs `tx_checksum_offload`.
+    pub tso_bytes: usize,
     /// Accept a partial TCP or UDP checksum (veth with offloads on).
     pub trust_checksum: bool,
     /// Flows at most (`max_tcpcb`).
@@ -105,6 +107,19 @@ pub trait FlowMemory {
 
     /// Puts memory behind the first `bytes` of ring `id`; false = none to be had, and the window stays.
     fn back(&mut self, owner: Owner, id: u32, bytes: usize) -> bool;
+
+    /// Takes the memory behind a ring whose bytes were all read, and behind whatever else the provider has of the connection,
+    /// away; false when it stays, because the program is about to use it or the provider cannot. The ring stays lent.
+    fn rest(&mut self, owner: Owner, id: u32) -> bool {
+        let _ = (owner, id);
+        false
+    }
+
+    /// Puts memory behind `bytes` bytes of ring `id` from offset `from` on, round its end; false = none to be had.
+    fn back_part(&mut self, owner: Owner, id: u32, from: usize, bytes: usize) -> bool {
+        let _ = (owner, id, from, bytes);
+        true
+    }
 
     /// Takes the ring back; the stack has let go of it. `ring.bytes` is empty, because the slice itself went into
     /// smoltcp's socket and died with it: `ring.id` says which memory is free again.

@@ -105,6 +105,10 @@ crate::counters! {
         resets_limited,
         /// Keep-alive probes.
         keepalive_probes_sent,
+        /// Frames that the port cuts into segments.
+        tx_super_frames,
+        /// Idle flows whose memory was given back.
+        flows_rested,
         /// Times that memory for a larger window was refused.
         ring_growth_refused,
         /// Echo replies.

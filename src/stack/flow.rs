@@ -223,6 +223,14 @@ impl Engine {
         .unwrap_or(0)
     }
 
+    /// Gives the memory of the send buffer, which is empty, back to the kernel; it comes again when bytes do.
+    pub(crate) fn forget_send_buffer(&mut self) {
+        if let Some(socket) = self.socket_mut() {
+            // Nothing is taken; a socket that cannot send any more keeps its memory until it goes.
+            let _ = socket.send(|room| (0, prefetch::forget(room)));
+        }
+    }
+
     /// Takes `count` received bytes out of the window's way and returns how many there were.
     pub(crate) fn consume(&mut self, count: usize) -> usize {
         let Some(socket) = self.socket_mut() else {

@@ -78,6 +78,12 @@ impl Flags {
     pub(crate) const UNANSWERED: Self = Self(256);
     /// The program has let go of it, but bytes of it wait with the lcore until there is room for them.
     pub(crate) const LEFT: Self = Self(512);
+    /// Its memory was given back and comes as bytes do; see `sweep.rs`.
+    pub(crate) const RESTING: Self = Self(1024);
+    /// Bytes behind a gap may lie in its ring.
+    pub(crate) const GAP: Self = Self(2048);
+    /// Something came or left since its memory was given back, or that never happened.
+    pub(crate) const STIRRED: Self = Self(4096);
 
     /// Whether `flag` is set.
     pub(crate) fn has(self, flag: Self) -> bool {
@@ -119,6 +125,12 @@ pub(crate) struct Cold {
     pub(crate) tx_total: u64,
     /// Of those, acknowledged.
     pub(crate) tx_acked: u64,
+    /// Stream offset at which it began to rest.
+    pub(crate) rest_at: u64,
+    /// Bytes from that offset's page on that have memory again.
+    pub(crate) awake: u32,
+    /// The sequence number behind everything that lies behind a gap.
+    pub(crate) gap_end: u32,
     /// State seen last.
     pub(crate) state: FlowState,
     /// The peer's FIN came.
@@ -149,8 +161,8 @@ impl Cold {
     /// Fetches the line that the next received byte goes to, and the first one of the send buffer, where bytes lie whenever
     /// it was empty before.
     pub(crate) fn prefetch_buffers(&self, payload: usize) {
-        let mask = self.meter.capacity.wrapping_sub(1);
-        let offset = usize::try_from(self.rx_total).unwrap_or(0) & mask;
+        let mask = u64::from(self.meter.capacity.wrapping_sub(1));
+        let offset = usize::try_from(self.rx_total & mask).unwrap_or(0);
         prefetch::lines(
             self.places.receive.wrapping_add(offset),
             payload.clamp(1, PAYLOAD_AHEAD),
@@ -170,6 +182,9 @@ impl Cold {
             rx_total: 0,
             tx_total: 0,
             tx_acked: 0,
+            rest_at: 0,
+            awake: 0,
+            gap_end: 0,
             state: FlowState::Closed,
             rx_finished: false,
             tx_finished: false,
@@ -257,6 +272,11 @@ impl FlowTable {
             index,
             generation: self.hot(index).map_or(0, |hot| hot.generation),
         }
+    }
+
+    /// Every index in use or free lies below.
+    pub(crate) fn indices(&self) -> u32 {
+        u32::try_from(self.hot.len()).unwrap_or(u32::MAX)
     }
 
     /// Flows that exist.

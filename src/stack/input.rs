@@ -9,6 +9,7 @@ use super::flow_table::{Cold, Flags, Hot, Phase};
 use super::frame::Checksums;
 use super::guard::{Action, Trim, View, is_expected, judge, refresh_ack, trim};
 use super::interface::{Interface, Outlet, Wire, seal};
+use super::life::is_in;
 use super::listener::Listener;
 use super::patch;
 use super::segment::{self, ControlSegment};
@@ -187,6 +188,9 @@ impl Stack {
                 }
             }
         }
+        if frame.payload_len > 0 && !self.make_place(io, &frame, index) {
+            return;
+        }
         let Some(packet) = bytes.get(frame.ip.clone()) else {
             return;
         };
@@ -195,6 +199,23 @@ impl Stack {
             return self.drop_broken(io, index);
         }
         self.settle(io, index);
+    }
+
+    /// Sees to the memory that the payload of `frame` goes to. False when there is none.
+    fn make_place(&mut self, io: &mut Io<'_>, frame: &TcpFrame, index: u32) -> bool {
+        self.sweep.stir(io.now);
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return false;
+        };
+        hot.flags.set(Flags::STIRRED);
+        if distance(rcv_nxt(hot, cold), frame.seq) > 0 {
+            let end = frame.seq.wrapping_add(frame.sequence_len());
+            if !hot.flags.has(Flags::GAP) || distance(cold.gap_end, end) > 0 {
+                cold.gap_end = end;
+            }
+            hot.flags.set(Flags::GAP);
+        }
+        !hot.flags.has(Flags::RESTING) || self.awake(io, frame, index)
     }
 
     /// What the guard must know of a flow.
@@ -236,7 +257,7 @@ impl Stack {
             .wrapping_add(u32::from(cold.meter.syn_window));
         cold.meter.believed = hot.track.edge;
         cold.meter.shift = if frame.window_scale.is_some() {
-            shift_of(cold.meter.capacity)
+            shift_of(cold.meter.capacity as usize)
         } else {
             0
         };
@@ -261,15 +282,24 @@ impl Stack {
         let Some((hot, cold)) = self.table.parts(index) else {
             return Ok(0);
         };
-        let Some(interface) = once.or_else(|| self.interfaces.of(cold.mtu_class)) else {
-            return Ok(0);
-        };
         let mut outlet = Outlet {
             tx: &mut *io.tx,
             looped: &mut self.looped,
             station: self.station,
             counters: &self.counters,
             reserve,
+        };
+        let cuts = packet.is_none()
+            && self.station.super_bytes > 0
+            && wants_to_cut(hot, cold)
+            && outlet.has_super_room();
+        let own = if cuts {
+            self.interfaces.cutting(cold.mtu_class)
+        } else {
+            self.interfaces.of(cold.mtu_class)
+        };
+        let Some(interface) = once.or(own) else {
+            return Ok(0);
         };
         let mut wire = Wire {
             packet,
@@ -280,6 +310,7 @@ impl Stack {
             looped: hot.flags.has(Flags::LOOPED),
             now: io.now,
             sent: 0,
+            segment_bytes: 0,
             #[cfg(test)]
             poisoned: self.poison,
         };
@@ -318,6 +349,9 @@ impl Stack {
             hot.flags.set(Flags::UNANSWERED);
         }
         cold.rx_total = rx_total;
+        if hot.flags.has(Flags::GAP) && distance(cold.gap_end, rcv_nxt(hot, cold)) >= 0 {
+            hot.flags.clear(Flags::GAP);
+        }
         cold.state = facts.state;
         match facts.state {
             FlowState::CloseWait | FlowState::Closing | FlowState::LastAck => {
@@ -327,8 +361,12 @@ impl Stack {
             FlowState::TimeWait => (cold.rx_finished, cold.tx_finished) = (true, true),
             _ => {}
         }
-        if facts.state != was && matches!(was, FlowState::FinWait1 | FlowState::Closing) {
-            cold.watchdog.progressed();
+        if facts.state != was {
+            hot.flags.set(Flags::STIRRED);
+            self.sweep.stir(io.now);
+            if matches!(was, FlowState::FinWait1 | FlowState::Closing) {
+                cold.watchdog.progressed();
+            }
         }
         if hot.phase == Phase::Orphan && facts.rx_queue > 0 && facts.state != FlowState::Closed {
             // Nobody will read it (RFC 1122 4.2.2.13; Linux counts TCPAbortOnData).
@@ -367,19 +405,22 @@ impl Stack {
         hot.phase = Phase::Queued;
         cold.meter.syn_ack = Vec::new();
         self.counters.flows_accepted.raise();
-        let Some((id, listener)) = cold
-            .listener
-            .and_then(|id| Some((id, self.listeners.at_mut(id)?)))
-        else {
+        let Some(id) = cold.listener else {
             return;
         };
-        listener.complete();
+        let Some(token) = self.listeners.at(id).map(|listener| listener.token) else {
+            return;
+        };
         let change = Change::Accepted {
             listener: id,
-            token: listener.token,
+            token,
             flow,
         };
         self.changes.accepted(&mut cold.mark, change);
+        let table = &self.table;
+        if let Some(listener) = self.listeners.at_mut(id) {
+            listener.complete(flow, |flow| is_in(table, flow, Phase::Queued));
+        }
     }
 
     /// The socket is closed: by the last acknowledgement, or because the peer refuses.
@@ -521,6 +562,13 @@ impl Stack {
             Some(start + packet.len())
         });
     }
+}
+
+/// Whether more than two segments wait to be sent.
+fn wants_to_cut(hot: &Hot, cold: &Cold) -> bool {
+    let under_way = u64::from(ahead(snd_una(cold), hot.track.snd_nxt));
+    let unsent = (cold.tx_total - cold.tx_acked).saturating_sub(under_way);
+    unsent > 2 * u64::from(cold.meter.mss) && !hot.flags.has(Flags::LOOPED)
 }
 
 /// How long the acknowledgement of `frame` may wait. A merged frame of several segments and a FIN do not wait.

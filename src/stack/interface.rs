@@ -3,9 +3,13 @@
 //! smoltcp runs on `Medium::Ip` with its checksums off; the Ethernet header, the tag, the window clamp and
 //! the checksums are put on here, in the port's own buffer.
 
+use core::num::{NonZeroU16, NonZeroUsize};
+
 use smoltcp::iface::Config;
 pub(crate) use smoltcp::iface::Interface;
-use smoltcp::phy::{ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::phy::{
+    ChecksumCapabilities, Device, DeviceCapabilities, Medium, PacketMeta, RxToken, TxToken,
+};
 use smoltcp::wire::HardwareAddress;
 
 use super::checksum;
@@ -25,6 +29,8 @@ pub(crate) struct Station {
     pub(crate) vlan: Option<u16>,
     /// The port fills in checksums.
     pub(crate) offload: bool,
+    /// Bytes of the largest IP packet that the port cuts into segments; 0 = it does not.
+    pub(crate) super_bytes: usize,
 }
 
 impl Station {
@@ -70,6 +76,12 @@ impl Outlet<'_> {
 
     fn queue(&mut self, looped: bool) -> &mut dyn TxQueue {
         if looped { self.looped } else { self.tx }
+    }
+
+    /// Whether a buffer for a super-frame can be had now. It is lent again to whatever frame comes next.
+    pub(crate) fn has_super_room(&mut self) -> bool {
+        let bytes = self.station.header_bytes() + self.station.super_bytes;
+        self.tx.alloc(bytes).is_some()
     }
 
     /// Sends a frame of at most `bytes` bytes that `fill` writes with the checksums that `offload` leaves to it; it
@@ -121,6 +133,8 @@ pub(crate) struct Wire<'a, 'b> {
     pub(crate) now: Instant,
     /// Segments sent by the call.
     pub(crate) sent: usize,
+    /// The frame that is being written is to be cut into segments with this much payload; 0 = it is not.
+    pub(crate) segment_bytes: u16,
     /// Makes the call panic.
     #[cfg(test)]
     pub(crate) poisoned: bool,
@@ -152,10 +166,13 @@ impl Wire<'_, '_> {
                 start + length,
                 TxMeta {
                     checksum_offload: offload,
-                    segment_bytes: 0,
+                    segment_bytes: self.segment_bytes,
                 },
             );
             counters.tx_frames.raise();
+            if self.segment_bytes != 0 {
+                counters.tx_super_frames.raise();
+            }
             counters.tx_bytes.add((start + length) as u64);
             self.sent += 1;
         }
@@ -196,6 +213,10 @@ impl TxToken for Sending<'_, '_, '_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, fill: F) -> R {
         self.0.send(length, fill)
     }
+
+    fn set_meta(&mut self, meta: PacketMeta) {
+        self.0.segment_bytes = meta.segmentation_offload_size.map_or(0, NonZeroU16::get);
+    }
 }
 
 impl<'a, 'b> Device for Wire<'a, 'b> {
@@ -221,13 +242,15 @@ impl<'a, 'b> Device for Wire<'a, 'b> {
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
-        capabilities(usize::from(u16::MAX))
+        capabilities(usize::from(u16::MAX), 0)
     }
 }
 
 /// Interfaces of one stack, one for each MTU that a path may have (RFC 1191 section 7.1).
 pub(crate) struct Interfaces {
     classes: Vec<(usize, Interface)>,
+    /// The same, for a call that may write a super-frame; empty when the port cannot cut one.
+    cutting: Vec<Interface>,
 }
 
 impl core::fmt::Debug for Interfaces {
@@ -240,13 +263,32 @@ impl core::fmt::Debug for Interfaces {
 
 impl Interfaces {
     /// Makes the class of the port's own MTU and the smaller plateaus.
-    pub(crate) fn new(mtu: usize) -> Self {
+    pub(crate) fn new(mtu: usize, super_bytes: usize) -> Self {
         let smaller = PLATEAUS.iter().copied().filter(|plateau| *plateau < mtu);
-        let classes = core::iter::once(mtu)
+        let classes: Vec<(usize, Interface)> = core::iter::once(mtu)
             .chain(smaller)
             .map(|mtu| (mtu, interface(mtu, 0, Instant::ZERO)))
             .collect();
-        Self { classes }
+        let cutting = classes
+            .iter()
+            .filter(|_| super_bytes > 0)
+            .map(|(mtu, _)| {
+                make(
+                    Nowhere {
+                        mtu: *mtu,
+                        super_bytes,
+                    },
+                    0,
+                    Instant::ZERO,
+                )
+            })
+            .collect();
+        Self { classes, cutting }
+    }
+
+    /// The interface of a class for a call that may write a super-frame.
+    pub(crate) fn cutting(&mut self, class: u8) -> Option<&mut Interface> {
+        self.cutting.get_mut(usize::from(class))
     }
 
     /// The class for a path of `mtu` bytes: the largest not above it, or the smallest there is.
@@ -276,9 +318,20 @@ impl Interfaces {
 /// Makes an interface. Its next sequence number is decided by `seed`, so one made for a single SYN gives that flow
 /// the RFC 6528 number we want.
 pub(crate) fn interface(mtu: usize, seed: u64, now: Instant) -> Interface {
+    make(
+        Nowhere {
+            mtu,
+            super_bytes: 0,
+        },
+        seed,
+        now,
+    )
+}
+
+fn make(mut device: Nowhere, seed: u64, now: Instant) -> Interface {
     let mut config = Config::new(HardwareAddress::Ip);
     config.random_seed = seed;
-    let mut interface = Interface::new(config, &mut Nowhere { mtu }, to_engine_time(now));
+    let mut interface = Interface::new(config, &mut device, to_engine_time(now));
     // Which addresses are ours was asked in the demultiplexer.
     interface.set_any_ip(true);
     interface
@@ -289,17 +342,20 @@ pub(crate) fn to_engine_time(now: Instant) -> smoltcp::time::Instant {
     smoltcp::time::Instant::from_micros(i64::try_from(now.micros()).unwrap_or(i64::MAX))
 }
 
-fn capabilities(mtu: usize) -> DeviceCapabilities {
+fn capabilities(mtu: usize, super_bytes: usize) -> DeviceCapabilities {
     let mut capabilities = DeviceCapabilities::default();
     capabilities.medium = Medium::Ip;
     capabilities.max_transmission_unit = mtu;
     capabilities.checksum = ChecksumCapabilities::ignored();
+    // Never for IPv6: smoltcp 0.14 loses such frames.
+    capabilities.segmentation.tcpv4 = NonZeroUsize::new(super_bytes);
     capabilities
 }
 
 /// A device that only has capabilities: an interface reads them when it is made.
 struct Nowhere {
     mtu: usize,
+    super_bytes: usize,
 }
 
 impl Device for Nowhere {
@@ -315,7 +371,7 @@ impl Device for Nowhere {
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
-        capabilities(self.mtu)
+        capabilities(self.mtu, self.super_bytes)
     }
 }
 

@@ -181,7 +181,7 @@ impl Stack {
     ///
     /// # Errors
     /// EADDRNOTAVAIL when the local address is not ours, no port is free, or the pair of endpoints is taken (as
-    /// connect(2) of Linux says); ENETUNREACH when there is no route; ENOBUFS without memory or room for a flow.
+    /// connect(2) of Linux says); ENETUNREACH when there is no route; ECONNREFUSED for port 0; ENOBUFS without memory or room for a flow.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -193,8 +193,12 @@ impl Stack {
         let remote = request.remote;
         let looped = self.is_looped(remote);
         let group = remote.ip().is_multicast() || self.rules.is_broadcast(*remote.ip());
-        if group || remote.ip().is_unspecified() || remote.port() == 0 {
+        if group || remote.ip().is_unspecified() {
             return Err(Errno::NETUNREACH);
+        }
+        // Nobody listens there, and the engine knows no such port; Linux asks and is refused.
+        if remote.port() == 0 {
+            return Err(Errno::CONNREFUSED);
         }
         let (next_hop, source) = if looped {
             (*remote.ip(), *remote.ip())
@@ -212,7 +216,9 @@ impl Stack {
         }
         let port = match request.local_port {
             Some(port) => port,
-            None => self.pick_port(address, remote).ok_or(Errno::ADDRNOTAVAIL)?,
+            None => self
+                .pick_port(now, address, remote)
+                .ok_or(Errno::ADDRNOTAVAIL)?,
         };
         let key = FlowKey {
             local: SocketAddrV4::new(address, port),
@@ -284,9 +290,9 @@ impl Stack {
         Ok((flow, key.local))
     }
 
-    fn pick_port(&mut self, address: Ipv4Addr, remote: SocketAddrV4) -> Option<u16> {
+    fn pick_port(&mut self, now: Instant, address: Ipv4Addr, remote: SocketAddrV4) -> Option<u16> {
         let (table, listeners, time_wait) = (&self.table, &self.listeners, &self.time_wait);
-        self.ports.pick(address, remote, |port| {
+        self.ports.pick(now, address, remote, |port| {
             let key = FlowKey {
                 local: SocketAddrV4::new(address, port),
                 remote,
@@ -319,7 +325,7 @@ impl Stack {
         }
     }
 
-    /// Ends to listen: half-open and waiting flows are reset, as Linux does. Walks the whole table.
+    /// Ends to listen: half-open and waiting flows are reset, as Linux does. Looks at those alone.
     pub fn unlisten(
         &mut self,
         now: Instant,
@@ -328,20 +334,15 @@ impl Stack {
         tx: &mut dyn TxQueue,
     ) {
         let mut io = Io { now, memory, tx };
-        if self.listeners.remove(id).is_none() {
+        let Some(listener) = self.listeners.remove(id) else {
             return;
-        }
-        let waiting: Vec<u32> = self
-            .table
-            .iter()
-            .filter(|(_, hot, cold)| {
-                matches!(hot.phase, Phase::HalfOpen | Phase::Queued) && cold.listener == Some(id)
-            })
-            .map(|(index, _, _)| index)
-            .collect();
-        for index in waiting {
-            self.let_go(now, index, Close::Abort);
-            self.work_on(&mut io, index);
+        };
+        for flow in listener.into_waiting() {
+            let waits = is_half_open(&self.table, flow) || is_in(&self.table, flow, Phase::Queued);
+            if let Some(index) = self.table.resolve(flow).filter(|_| waits) {
+                self.let_go(now, index, Close::Abort);
+                self.work_on(&mut io, index);
+            }
         }
     }
 
@@ -364,6 +365,20 @@ impl Stack {
             hot.flags.set(Flags::LEFT);
             cold.watchdog.orphan(now);
             self.mark_dirty(index);
+        }
+    }
+
+    /// Sends what of the flow's bytes may leave now, before a [`Stack::close`] that throws the rest away: Linux sends them
+    /// in send(2) itself.
+    pub fn send_now(
+        &mut self,
+        now: Instant,
+        flow: FlowId,
+        memory: &mut dyn FlowMemory,
+        tx: &mut dyn TxQueue,
+    ) {
+        if let Some(index) = self.table.resolve(flow) {
+            self.work_on(&mut Io { now, memory, tx }, index);
         }
     }
 
@@ -442,6 +457,9 @@ impl Stack {
     /// Nothing is sent or received any more. The flow goes, or waits for the program to let go.
     pub(crate) fn end(&mut self, io: &mut Io<'_>, index: u32) {
         self.table.detach(index);
+        if let Some(hot) = self.table.hot(index) {
+            self.ports.leave(hot.key);
+        }
         self.wheel.cancel(index);
         let Some(hot) = self.table.hot(index) else {
             return;
@@ -513,7 +531,7 @@ impl Stack {
             (Phase::Queued, Some(listener)) => listener.leave_queue(),
             _ => {}
         }
-        let (held, backed) = (cold.held, cold.meter.backed);
+        let (held, backed) = (cold.held, cold.meter.backed as usize);
         self.changes.gone(
             &mut cold.mark,
             Change::Gone {
@@ -534,9 +552,12 @@ impl Stack {
             return;
         };
         let meter = &mut cold.meter;
-        while meter.is_clamped() && cold.rx_total > meter.backed as u64 / 2 {
+        while meter.is_clamped() && cold.rx_total > u64::from(meter.backed) / 2 {
             let wanted = (meter.backed * 2).min(meter.capacity);
-            if !io.memory.back(cold.held.owner, cold.held.ring, wanted) {
+            if !io
+                .memory
+                .back(cold.held.owner, cold.held.ring, wanted as usize)
+            {
                 self.counters.ring_growth_refused.raise();
                 hot.flags.set(Flags::STARVED);
                 return;
@@ -553,8 +574,13 @@ impl Stack {
 const OLD_GAP: u32 = 65_537;
 
 fn is_half_open(table: &FlowTable, flow: FlowId) -> bool {
+    is_in(table, flow, Phase::HalfOpen)
+}
+
+/// Whether a flow is in a phase.
+pub(crate) fn is_in(table: &FlowTable, flow: FlowId, phase: Phase) -> bool {
     table
         .resolve(flow)
         .and_then(|index| table.hot(index))
-        .is_some_and(|hot| hot.phase == Phase::HalfOpen)
+        .is_some_and(|hot| hot.phase == phase)
 }

@@ -35,6 +35,8 @@ pub(crate) struct Listener {
     queued: u32,
     /// Flows whose handshake began, the oldest first; some of them are half-open no more.
     begun: VecDeque<(FlowId, Instant)>,
+    /// Flows whose handshake was completed, the oldest first; some of them wait no more.
+    completed: VecDeque<FlowId>,
 }
 
 /// A handshake that has had this long may give way to a new one: its SYN-ACK was sent twice, and a peer that is there has
@@ -88,10 +90,21 @@ impl Listener {
         self.half_open = self.half_open.saturating_sub(1);
     }
 
-    /// A handshake was completed; the flow waits for accept.
-    pub(crate) fn complete(&mut self) {
+    /// The handshake of `flow` was completed; it waits for accept.
+    pub(crate) fn complete(&mut self, flow: FlowId, is_queued: impl Fn(FlowId) -> bool) {
         self.give_up();
         self.queued = self.queued.saturating_add(1);
+        // As in `begin`.
+        if self.completed.len() > 2 * self.queued as usize + BEGUN_SLACK {
+            self.completed.retain(|flow| is_queued(*flow));
+        }
+        self.completed.push_back(flow);
+    }
+
+    /// Every flow that may be half-open or wait for accept; some of them do not any more.
+    pub(crate) fn into_waiting(self) -> impl Iterator<Item = FlowId> {
+        let begun = self.begun.into_iter().map(|(flow, _)| flow);
+        begun.chain(self.completed)
     }
 
     /// A waiting flow was taken by the program, or died.
@@ -152,6 +165,7 @@ impl ListenerTable {
             half_open: 0,
             queued: 0,
             begun: VecDeque::new(),
+            completed: VecDeque::new(),
         };
         let index = match self.free.pop() {
             Some(index) => index,
@@ -373,15 +387,12 @@ mod tests {
         let listener = table.at_mut(id).unwrap();
         for _ in 0..3 {
             assert!(!listener.accept_queue_full());
-            listener.begin(
-                FlowId {
-                    index: 0,
-                    generation: 0,
-                },
-                Instant::ZERO,
-                |_| true,
-            );
-            listener.complete();
+            let flow = FlowId {
+                index: 0,
+                generation: 0,
+            };
+            listener.begin(flow, Instant::ZERO, |_| true);
+            listener.complete(flow, |_| true);
         }
         assert!(listener.accept_queue_full());
         listener.leave_queue();

@@ -27,24 +27,29 @@ enum Progress {
 impl Stack {
     /// Copies bytes into the flow's send buffer and returns how many were taken; they leave with
     /// [`Stack::transmit`].
-    pub fn send(&mut self, _now: Instant, flow: FlowId, bytes: &[u8]) -> usize {
-        self.hand(flow, |engine| engine.send(bytes))
+    pub fn send(&mut self, now: Instant, flow: FlowId, bytes: &[u8]) -> usize {
+        self.hand(now, flow, |engine| engine.send(bytes))
     }
 
     /// As [`Stack::send`], but the bytes are written by `fill` straight into the send buffer: it is called with each
     /// contiguous part, `want` bytes at most in all.
     pub fn send_with(
         &mut self,
-        _now: Instant,
+        now: Instant,
         flow: FlowId,
         want: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> usize {
-        self.hand(flow, |engine| engine.send_with(want, fill))
+        self.hand(now, flow, |engine| engine.send_with(want, fill))
     }
 
     /// Lets `take` move bytes into the flow's send buffer, and notes how many those were.
-    fn hand(&mut self, flow: FlowId, take: impl FnOnce(&mut Engine) -> usize) -> usize {
+    fn hand(
+        &mut self,
+        now: Instant,
+        flow: FlowId,
+        take: impl FnOnce(&mut Engine) -> usize,
+    ) -> usize {
         let Some(index) = self.table.resolve(flow) else {
             return 0;
         };
@@ -57,6 +62,8 @@ impl Stack {
         let taken = take(&mut hot.engine);
         if taken > 0 {
             cold.tx_total += taken as u64;
+            hot.flags.set(Flags::STIRRED);
+            self.sweep.stir(now);
             self.mark_dirty(index);
         }
         taken
@@ -319,7 +326,11 @@ impl Stack {
     ) -> usize {
         self.tx_slots = self.tx_slots.max(tx.room());
         let mut io = Io { now, memory, tx };
-        let mut work = self.time_wait.expire(now, TIMER_BUDGET);
+        let ports = &mut self.ports;
+        let mut work = self
+            .time_wait
+            .expire(now, TIMER_BUDGET, |key| ports.leave(key));
+        work += self.sweep(now, io.memory);
         work += self.poll_neighbors(&mut io);
         let mut due = core::mem::take(&mut self.due);
         self.wheel

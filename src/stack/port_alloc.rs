@@ -4,8 +4,12 @@
 //! comes back as late as possible.
 
 use core::net::{Ipv4Addr, SocketAddrV4};
+use core::time::Duration;
+use std::collections::VecDeque;
 
+use super::demux::FlowKey;
 use super::siphash::siphash;
+use crate::time::Instant;
 
 /// Counters; each serves the destinations that hash to it (the RFC suggests ten or more).
 const COUNTERS: usize = 64;
@@ -20,6 +24,19 @@ pub struct PortAllocator {
     last: u16,
     secret: [u8; 16],
     counters: [u32; COUNTERS],
+    /// Destinations for which a search through the whole range found nothing a short while ago.
+    exhausted: Vec<Exhausted>,
+}
+
+/// A destination without a free port. Searching again for each attempt would keep the lcore from everything else.
+#[derive(Clone, Debug)]
+struct Exhausted {
+    local: Ipv4Addr,
+    remote: SocketAddrV4,
+    /// Ports that connections to it have left since, the oldest first.
+    left: VecDeque<u16>,
+    /// When to search again, whatever is known.
+    until: Instant,
 }
 
 impl PortAllocator {
@@ -37,12 +54,61 @@ impl PortAllocator {
             last,
             secret,
             counters,
+            exhausted: Vec::new(),
         }
     }
 
-    /// A port from `local` to `remote` for which `in_use` says false; None when every port of the
-    /// range is in use (EADDRNOTAVAIL). Asks about each port at most once.
+    /// A port from `local` to `remote` for which `in_use` says false; None when every port of the range is in use
+    /// (EADDRNOTAVAIL). Asks about each port at most once; for a while after it has found none, only about ports of which it
+    /// heard by [`PortAllocator::leave`].
     pub fn pick(
+        &mut self,
+        now: Instant,
+        local: Ipv4Addr,
+        remote: SocketAddrV4,
+        mut in_use: impl FnMut(u16) -> bool,
+    ) -> Option<u16> {
+        self.exhausted.retain(|known| known.until > now);
+        if let Some(known) = self.known(local, remote) {
+            while let Some(port) = known.left.pop_front() {
+                if !in_use(port) {
+                    return Some(port);
+                }
+            }
+            return None;
+        }
+        let found = self.search(local, remote, in_use);
+        if found.is_none() && self.exhausted.len() < EXHAUSTED_MAX {
+            self.exhausted.push(Exhausted {
+                local,
+                remote,
+                left: VecDeque::new(),
+                until: now + SEARCH_AGAIN_AFTER,
+            });
+        }
+        found
+    }
+
+    /// Notes that a connection is over and its port may be free again.
+    pub fn leave(&mut self, key: FlowKey) {
+        if self.exhausted.is_empty() {
+            return;
+        }
+        let (port, range) = (key.local.port(), self.first..=self.last);
+        if let Some(known) = self.known(*key.local.ip(), key.remote)
+            && range.contains(&port)
+        {
+            known.left.push_back(port);
+        }
+    }
+
+    fn known(&mut self, local: Ipv4Addr, remote: SocketAddrV4) -> Option<&mut Exhausted> {
+        self.exhausted
+            .iter_mut()
+            .find(|known| known.local == local && known.remote == remote)
+    }
+
+    fn search(
         &mut self,
         local: Ipv4Addr,
         remote: SocketAddrV4,
@@ -74,6 +140,11 @@ impl PortAllocator {
     }
 }
 
+/// Destinations that are remembered as exhausted.
+const EXHAUSTED_MAX: usize = 16;
+/// A port may become free without [`PortAllocator::leave`], as when a listener goes.
+const SEARCH_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -99,7 +170,11 @@ mod tests {
             let mut ports = PortAllocator::new(range, [1; 16]);
             let count = usize::from(range.1 - range.0) + 1;
             let seen: BTreeSet<u16> = (0..count)
-                .map(|_| ports.pick(LOCAL, remote(2, 80), |_| false).unwrap())
+                .map(|_| {
+                    ports
+                        .pick(Instant::ZERO, LOCAL, remote(2, 80), |_| false)
+                        .unwrap()
+                })
                 .collect();
             assert!(seen.iter().all(|port| (range.0..=range.1).contains(port)));
             assert_eq!(seen.len(), count);
@@ -113,7 +188,8 @@ mod tests {
             let mut ports = PortAllocator::new((1_000, 1_999), [random.byte(); 16]);
             let free = 1_000 + u16::try_from(random.below(1_000)).unwrap();
             assert_eq!(
-                ports.pick(LOCAL, remote(random.byte(), 80), |port| port != free),
+                ports.pick(Instant::ZERO, LOCAL, remote(random.byte(), 80), |port| port
+                    != free),
                 Some(free)
             );
         }
@@ -124,7 +200,7 @@ mod tests {
         let mut ports = PortAllocator::new((1_000, 1_999), [2; 16]);
         let mut asked = BTreeSet::new();
         assert_eq!(
-            ports.pick(LOCAL, remote(2, 80), |port| {
+            ports.pick(Instant::ZERO, LOCAL, remote(2, 80), |port| {
                 asked.insert(port);
                 true
             }),
@@ -132,15 +208,50 @@ mod tests {
         );
         assert_eq!(asked.len(), 1_000);
         assert_eq!(
-            PortAllocator::new((2, 1), [2; 16]).pick(LOCAL, remote(2, 80), |_| false),
+            PortAllocator::new((2, 1), [2; 16])
+                .pick(Instant::ZERO, LOCAL, remote(2, 80), |_| false),
             None
         );
     }
 
     #[test]
+    fn an_exhausted_range_is_searched_once_a_second_and_knows_what_became_free() {
+        let mut ports = PortAllocator::new((1_000, 1_999), [4; 16]);
+        let (to, other) = (remote(2, 80), remote(3, 80));
+        let (mut asked, mut now) = (0, Instant::from_millis(5));
+        let mut pick = |ports: &mut PortAllocator, now, to, free: Option<u16>| {
+            let found = ports.pick(now, LOCAL, to, |port| {
+                asked += 1;
+                Some(port) != free
+            });
+            (found, core::mem::take(&mut asked))
+        };
+        assert_eq!(pick(&mut ports, now, to, None), (None, 1_000));
+        assert_eq!(pick(&mut ports, now, to, None), (None, 0));
+        assert!(pick(&mut ports, now, other, Some(1_500)).0.is_some());
+        let key = |port, remote| FlowKey {
+            local: SocketAddrV4::new(LOCAL, port),
+            remote,
+        };
+        // Of another destination, outside of the range, in use again: none of them helps.
+        ports.leave(key(1_200, other));
+        ports.leave(key(80, to));
+        ports.leave(key(1_300, to));
+        ports.leave(key(1_400, to));
+        assert_eq!(pick(&mut ports, now, to, Some(1_400)), (Some(1_400), 2));
+        assert_eq!(pick(&mut ports, now, to, None), (None, 0));
+        now = now + SEARCH_AGAIN_AFTER;
+        assert_eq!(pick(&mut ports, now, to, None), (None, 1_000));
+    }
+
+    #[test]
     fn ports_follow_each_other_for_one_peer_and_differ_between_peers_and_secrets() {
         let mut ports = PortAllocator::new((32_768, 60_999), [3; 16]);
-        let mut pick = |host| ports.pick(LOCAL, remote(host, 80), |_| false).unwrap();
+        let mut pick = |host| {
+            ports
+                .pick(Instant::ZERO, LOCAL, remote(host, 80), |_| false)
+                .unwrap()
+        };
         let first: Vec<u16> = (0..4).map(|_| pick(9)).collect();
         assert!(
             first
@@ -152,8 +263,12 @@ mod tests {
         assert!(firsts.len() > 90);
         let by_secret: BTreeSet<Option<u16>> = (0..100)
             .map(|byte| {
-                PortAllocator::new((32_768, 60_999), [byte; 16])
-                    .pick(LOCAL, remote(2, 80), |_| false)
+                PortAllocator::new((32_768, 60_999), [byte; 16]).pick(
+                    Instant::ZERO,
+                    LOCAL,
+                    remote(2, 80),
+                    |_| false,
+                )
             })
             .collect();
         assert!(by_secret.len() > 90);

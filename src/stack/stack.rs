@@ -18,8 +18,10 @@ use super::neighbor::NeighborTable;
 use super::port_alloc::PortAllocator;
 use super::rate_limit::RateLimit;
 use super::route::RouteTable;
+use super::sweep::Sweep;
 use super::time_wait::TimeWaitTable;
 use super::timer_wheel::TimerWheel;
+use crate::device::frame::LINK_HEADER_BYTES;
 use crate::device::{BURST_MAX, RxMeta, TxQueue};
 use crate::errno::Errno;
 use crate::id::{FlowId, ListenerId};
@@ -63,6 +65,8 @@ pub struct Stack {
     pub(crate) prefetch_from: usize,
     /// Timers due in this call.
     pub(crate) due: Vec<u32>,
+    /// Memory of idle flows.
+    pub(crate) sweep: Sweep,
     /// The largest room the transmit queue ever had.
     pub(crate) tx_slots: usize,
     pub(crate) resets: RateLimit,
@@ -103,10 +107,11 @@ impl Stack {
                 mac: config.mac,
                 vlan: config.vlan,
                 offload: config.tx_checksum_offload,
+                super_bytes: super_bytes(&config),
             },
             table: FlowTable::new(config.max_flows, config.secret.map(|byte| byte ^ TABLE_KEY)),
             listeners: ListenerTable::default(),
-            interfaces: Interfaces::new(config.mtu),
+            interfaces: Interfaces::new(config.mtu, super_bytes(&config)),
             port_class: 0,
             wheel: TimerWheel::new(Instant::ZERO),
             neighbors: NeighborTable::new(config.mac, &addresses, config.max_neighbors),
@@ -124,6 +129,7 @@ impl Stack {
             burst: Vec::with_capacity(BURST_MAX),
             prefetch_from: PREFETCH_FROM,
             due: Vec::new(),
+            sweep: Sweep::default(),
             tx_slots: 0,
             resets: RateLimit::new(RESETS_PER_SECOND, RESETS_PER_SECOND),
             challenges: RateLimit::new(CHALLENGES_PER_SECOND, CHALLENGES_PER_SECOND),
@@ -326,6 +332,7 @@ impl Stack {
             self.wheel.next_due(),
             self.neighbors.next_due(),
             self.time_wait.next_due(),
+            self.sweep.next_due(),
         ]
         .into_iter()
         .flatten()
@@ -391,6 +398,17 @@ impl Stack {
 
 /// Below so many flows everything a burst needs is in the second-level cache.
 const PREFETCH_FROM: usize = 64;
+/// The largest IP packet that the port cuts itself; 0 = none. A header of Ethernet with a tag goes before it, and the length
+/// field of IPv4 has 16 bits.
+fn super_bytes(config: &StackConfig) -> usize {
+    let packet = config.tso_bytes.saturating_sub(LINK_HEADER_BYTES);
+    if config.tx_checksum_offload && packet > config.mtu {
+        packet.min(usize::from(u16::MAX))
+    } else {
+        0
+    }
+}
+
 /// Makes keys of their own for the two tables, because sequence numbers show something of the secret's hashes.
 const TABLE_KEY: u8 = 0x5a;
 const REST_KEY: u8 = 0xc3;

@@ -235,10 +235,13 @@ impl TimeWaitTable {
         Verdict::Acknowledge(ControlSegment::acknowledge(key, snd_nxt, rcv_nxt, window))
     }
 
-    /// Forgets connections whose time is over, at most `budget` of them; returns how many.
-    pub fn expire(&mut self, now: Instant, budget: usize) -> usize {
+    /// Forgets connections whose time is over, at most `budget` of them; returns how many. `over` hears of each.
+    pub fn expire(&mut self, now: Instant, budget: usize, mut over: impl FnMut(FlowKey)) -> usize {
         let mut count = 0;
         while count < budget && self.next_due().is_some_and(|due| due <= now) {
+            if let Some(node) = self.node(self.oldest) {
+                over(node.entry.key);
+            }
             self.drop_node(self.oldest);
             count += 1;
         }

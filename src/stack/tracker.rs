@@ -24,9 +24,9 @@ pub(crate) struct Meter {
     /// Our initial sequence number.
     pub(crate) iss: u32,
     /// Bytes of the ring, from stream offset 0, that have memory behind them.
-    pub(crate) backed: usize,
+    pub(crate) backed: u32,
     /// Bytes of the ring.
-    pub(crate) capacity: usize,
+    pub(crate) capacity: u32,
     /// Window scale of our window field; 0 until both sides agreed.
     pub(crate) shift: u8,
     /// Window field sent last.
@@ -49,8 +49,10 @@ pub(crate) struct Meter {
     pub(crate) tos: u8,
     /// Largest MSS option that we send; 0 = as the MTU has it.
     pub(crate) max_segment: u16,
-    /// The segment that is being timed: the acknowledgement that ends it, and when it left.
-    timed: Option<(u32, Instant)>,
+    /// The acknowledgement that ends the segment that is being timed.
+    timed_end: u32,
+    /// When that segment left; None = none is being timed.
+    timed: Option<Instant>,
     /// The SYN-ACK packet as sent, kept while the handshake is not complete.
     pub(crate) syn_ack: Vec<u8>,
 }
@@ -68,6 +70,9 @@ struct Sent {
 impl Meter {
     /// Starts over for a new flow whose ring has `backed` of `capacity` bytes. The SYN-ACK's memory is kept.
     pub(crate) fn reset(&mut self, backed: usize, capacity: usize) {
+        // A ring has 1 GiB at most.
+        let [backed, capacity] =
+            [backed, capacity].map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
         let mut syn_ack = core::mem::take(&mut self.syn_ack);
         syn_ack.clear();
         *self = Self {
@@ -88,8 +93,7 @@ impl Meter {
         if !self.is_clamped() {
             return wanted;
         }
-        let backed = u32::try_from(self.backed).unwrap_or(u32::MAX);
-        let limit = track.irs.wrapping_add(1).wrapping_add(backed);
+        let limit = track.irs.wrapping_add(1).wrapping_add(self.backed);
         let room = ahead(ack, limit) >> self.shift;
         wanted.min(u16::try_from(room).unwrap_or(u16::MAX))
     }
@@ -160,7 +164,7 @@ impl Meter {
         if distance(track.snd_nxt, end) > 0 {
             track.snd_nxt = end;
             if self.timed.is_none() {
-                self.timed = Some((end, now));
+                (self.timed_end, self.timed) = (end, Some(now));
             }
         } else {
             self.retransmits = self.retransmits.saturating_add(1);
@@ -174,8 +178,7 @@ impl Meter {
     pub(crate) fn open_edge(&self, track: &Track) -> u32 {
         let mut edge = self.believed;
         if self.is_clamped() {
-            let backed = u32::try_from(self.backed).unwrap_or(u32::MAX);
-            let limit = track.irs.wrapping_add(1).wrapping_add(backed);
+            let limit = track.irs.wrapping_add(1).wrapping_add(self.backed);
             if distance(limit, edge) > 0 {
                 edge = limit;
             }
@@ -196,8 +199,8 @@ impl Meter {
 
     /// Looks at an acknowledgement (RFC 6298 section 2, for reports only).
     pub(crate) fn on_ack(&mut self, ack: u32, now: Instant) {
-        if let Some((end, left)) = self.timed
-            && distance(end, ack) >= 0
+        if let Some(left) = self.timed
+            && distance(self.timed_end, ack) >= 0
         {
             self.timed = None;
             let sample = u32::try_from(now.since(left).as_micros())

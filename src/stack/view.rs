@@ -4,6 +4,7 @@ use core::net::SocketAddrV4;
 use core::time::Duration;
 
 use super::api::{Facts, FlowOptions, Owner};
+use super::demux::FlowKey;
 use super::flow_table::{Flags, Phase};
 use super::input::snd_una;
 use super::stack::Stack;
@@ -114,6 +115,17 @@ impl Stack {
         })
     }
 
+    /// The flow between two endpoints.
+    #[must_use]
+    pub fn view_one(
+        &self,
+        now: Instant,
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+    ) -> Option<FlowView> {
+        self.view_flow(now, self.table.lookup(FlowKey { local, remote })?)
+    }
+
     fn view_flow(&self, now: Instant, index: u32) -> Option<FlowView> {
         let (hot, cold) = self.table.look(index)?;
         let stage = match hot.phase {
@@ -132,7 +144,7 @@ impl Stack {
             in_flight: ahead(snd_una(cold), hot.track.snd_nxt),
             segments: cold.meter.segments,
             silent: cold.watchdog.since_heard(now),
-            ring: (cold.meter.capacity, cold.meter.backed),
+            ring: (cold.meter.capacity as usize, cold.meter.backed as usize),
             mtu: self.interfaces.mtu(cold.mtu_class),
             window: (cold.meter.window, cold.meter.shift),
             first: (cold.meter.iss, hot.track.irs),

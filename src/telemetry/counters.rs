@@ -88,5 +88,48 @@ macro_rules! counters {
                 $(visit(stringify!($field), self.$field.value());)+
             }
         }
+
+        // What unit tests raise is noted: see tests/counters.rs.
+        #[cfg(test)]
+        impl $name {
+            #[allow(dead_code, reason = "statics are never dropped")]
+            pub(crate) fn note_raised(&self) {
+                self.for_each(|name, value| {
+                    if value > 0 {
+                        $crate::telemetry::counters::note_raised(name);
+                    }
+                });
+            }
+        }
+
+        #[cfg(test)]
+        impl Drop for $name {
+            fn drop(&mut self) {
+                self.note_raised();
+            }
+        }
     };
+}
+
+/// Appends the name of a counter that a unit test has raised to the file that `KNET_TEST_COUNTERS` names, once.
+#[cfg(test)]
+pub(crate) fn note_raised(name: &'static str) {
+    use std::collections::BTreeSet;
+    use std::io::Write;
+    use std::sync::{Mutex, PoisonError};
+    static SEEN: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
+    let Some(path) = std::env::var_os("KNET_TEST_COUNTERS") else {
+        return;
+    };
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if seen.insert(name) {
+        let file = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path);
+        // A test that ends in a panic drops counters too: nothing here may panic.
+        if let Ok(mut file) = file {
+            let _ = writeln!(file, "{name}");
+        }
+    }
 }

@@ -1,14 +1,22 @@
 #!/usr/bin/env python3
 """What an operator sees of real programs: two hosts over a unix socket, no privilege."""
 
+import fcntl
 import json
 import os
+import pty
 import re
+import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import tarfile
+import tempfile
+import termios
+import time
 
 from harness import CLIENT, ROOT, SERVER, Lab, main, wait_for
 
@@ -19,7 +27,8 @@ PORT = 6379
 
 class Admin:
     def __init__(self):
-        self.lab = Lab(device="unix")
+        # KNET_TEST_PROGRESS=inline: the host is inside the program.
+        self.lab = Lab(device="unix", progress=os.environ.get("KNET_TEST_PROGRESS", "dedicated"))
         self.server = self.lab.start(
             "server", "redis-server", "--port", str(PORT), "--bind", SERVER, "127.0.0.1", "--protected-mode", "no", "--save",
             "", "--dir", self.lab.work, log="redis.log",
@@ -57,22 +66,35 @@ class Admin:
         return json.loads(done.stdout) if "--json" in words else done.stdout
 
 
+def stack(admin):
+    """What the stack of the server's host counts."""
+    (host,) = admin.ask("stats", "-a", "--json").values()
+    return host["stack"]
+
+
 def ss_names_owner_and_descriptor(admin):
     sockets = admin.ask("ss", "-a", "--json")
     listener = next(socket for socket in sockets if socket["state"] == "LISTEN")
     assert (listener["local"], listener["local_port"], listener["processes"]) == (SERVER, PORT, [admin.pid]), listener
     link = os.readlink(f"/proc/{admin.pid}/fd/{listener['fd']}")
     assert link.startswith("socket:"), link
-    held = admin.lab.start("client", "redis-cli", "-h", SERVER, "subscribe", "x", log="subscriber.log")
+    # It closes when its stdin ends: with the host inside, a killed program sends no FIN (design D7).
+    holds = f'import socket, sys; s = socket.create_connection(("{SERVER}", {PORT})); sys.stdin.read(); s.close()'
+    held = subprocess.Popen(admin.lab.command("client", sys.executable, "-c", holds), stdin=subprocess.PIPE)
+    held.log = os.devnull
+    admin.lab.processes.append(held)
     def connections(end):
-        return [socket for socket in admin.ask("ss", "--json", end=end) if socket["state"] == "ESTAB"]
+        done = admin.run("ss", "--json", end=end)
+        # 69: the client's host is not there yet.
+        found = json.loads(done.stdout) if done.returncode != 69 else []
+        return [socket for socket in found if socket["state"] == "ESTAB"]
 
     (peer,) = wait_for("it is connected", lambda: connections("c"))
     (flow,) = wait_for("it is accepted", lambda: [socket for socket in connections("s") if socket["fd"]])
     assert flow["peer"] == CLIENT and flow["processes"] == [admin.pid] and flow["fd"] not in (None, listener["fd"]), flow
     assert peer["made_by"] == "connect" and peer["local_port"] == flow["peer_port"], peer
     assert f"(\"redis-server\",pid={admin.pid},fd={flow['fd']})" in admin.ask("ss"), admin.ask("ss")
-    admin.lab.end(held)
+    held.stdin.close()
     wait_for("it is gone", lambda: not admin.ask("ss", "--json"))
 
 
@@ -84,6 +106,7 @@ def why_tells_each_socket(admin):
         by_path.setdefault(socket["path"], []).append(socket)
     (ours,) = [socket for socket in by_path["stack"] if "LISTEN" in socket["socket"]]
     assert ours["socket"] == f"TCP {SERVER}:{PORT} LISTEN", ours
+    assert len(by_path["kernel"]) == 1, told
     (loopback,) = by_path["kernel"]
     assert loopback["socket"] == f"TCP 127.0.0.1:{PORT} LISTEN" and "loopback" in loopback["reason"], loopback
 
@@ -235,14 +258,246 @@ def metrics_are_off_unless_asked_for(admin):
     wait_for("the socket is gone with its host", lambda: not os.path.exists(path))
 
 
+def capturing(admin, path, *words):
+    """A capture that has begun: its file has the blocks before the first frame."""
+    socket_path = admin.ask("status", "--json")[0]["socket"]
+    process = subprocess.Popen(
+        [KNETCTL, "capture", "--socket", socket_path, "-w", path, "--json", *words], stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    )
+    process.log = os.devnull
+    admin.lab.processes.append(process)
+    wait_for("it captures", lambda: os.path.exists(path) and os.path.getsize(path) > 0)
+    return process
+
+
+def tshark(path, *words):
+    done = subprocess.run(["tshark", "-r", path, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return [line.split("\t") for line in done.stdout.splitlines()]
+
+
+def tshark_reads_a_capture_and_agrees_with_the_counters(admin):
+    if not shutil.which("tshark"):
+        return "tshark is not installed"
+    path = os.path.join(admin.lab.work, "all.pcapng")
+    process = capturing(admin, path)
+    before = stack(admin)
+    for number in range(20):
+        assert admin.cli("set", f"key{number}", "x" * 3000).strip() == "OK"
+    try:
+        wait_for("all is closed", lambda: not admin.ask("ss", "--json"))
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {admin.ask('ss', '-ai')}\n{admin.run('ss', '-ai', end='c').stdout}") from error
+    after = stack(admin)
+    process.send_signal(signal.SIGINT)
+    counts = json.loads(process.communicate(timeout=20)[0])
+    assert process.returncode == 0 and counts["dropped"] == 0 and counts["written"] == counts["admitted"] == counts["seen"], counts
+    fields = ["frame.time_epoch", "frame.packet_flags_direction", "frame.len", "tcp.flags", "tcp.srcport", "_ws.malformed"]
+    rows = tshark(path, "-T", "fields", *[part for field in fields for part in ("-e", field)])
+    assert len(rows) == counts["written"], (len(rows), counts)
+    assert not any(row[5] for row in rows), rows
+    inbound = [row for row in rows if row[1] in ("1", "0x00000001")]
+    outbound = [row for row in rows if row[1] in ("2", "0x00000002")]
+    # The capture began before the counters were read and ended after.
+    assert len(inbound) >= after["rx_frames"] - before["rx_frames"] > 100, (len(inbound), before, after)
+    assert len(outbound) >= after["tx_frames"] - before["tx_frames"] > 60, (len(outbound), before, after)
+    syns = [row for row in inbound if row[3] and int(row[3], 16) & 0x12 == 0x02]
+    assert len(syns) == after["syns_received"] - before["syns_received"] == 20, (len(syns), before, after)
+    stamps = [row[0] for row in rows]
+    assert all(len(stamp.split(".")[1]) == 9 for stamp in stamps) and stamps == sorted(stamps), stamps
+    assert abs(float(stamps[-1]) - time.time()) < 60, stamps[-1]
+    return None
+
+
+def capture_filters_cuts_and_ends(admin):
+    path = os.path.join(admin.lab.work, "few.pcapng")
+    process = capturing(admin, path, "-s", "60", "-c", "5", "tcp", "src", "port", str(PORT), "and", "greater", "60")
+    for _ in range(10):
+        admin.cli("get", "key0")
+    counts = json.loads(process.communicate(timeout=20)[0])
+    assert process.returncode == 0 and counts["written"] == 5 and counts["seen"] > counts["admitted"], counts
+    if shutil.which("tshark"):
+        rows = tshark(path, "-T", "fields", "-e", "frame.cap_len", "-e", "tcp.srcport")
+        assert len(rows) == 5 and all(int(cut) <= 60 and port == str(PORT) for cut, port in rows), rows
+    done = admin.run("capture", "-w", path, "-d", "1", "--json", "arp")
+    assert done.returncode == 0 and json.loads(done.stdout)["written"] == 0, done.stdout
+    assert admin.run("capture", "-w", path, "tcp", "nonsense").returncode == 64
+    assert admin.run("capture", "-w", "/no/such/folder/file").returncode == 74
+
+
+def capture_loses_frames_and_not_traffic_when_the_disk_is_slow(admin):
+    path = os.path.join(admin.lab.work, "slow.pcapng")
+    os.mkfifo(path)
+    socket_path = admin.ask("status", "--json")[0]["socket"]
+    process = subprocess.Popen(
+        [KNETCTL, "capture", "--socket", socket_path, "-w", path, "--json"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )
+    process.log = os.devnull
+    admin.lab.processes.append(process)
+    pipe = os.open(path, os.O_RDONLY)
+    os.read(pipe, 1024)
+    busy = admin.run("capture", "-w", "/dev/null", "-c", "1")
+    assert busy.returncode == 69 and "another capture" in busy.stdout, busy.stdout
+    # Nobody reads: 12 MiB are more than all buffers on the way.
+    before = stack(admin)
+    value = "x" * (1 << 20)
+    for number in range(12):
+        done = admin.lab.client("sh", "-c", f"head -c {len(value)} /dev/zero | redis-cli -h {SERVER} -x set big{number}", seconds=30)
+        assert done.strip() == "OK", done
+    assert stack(admin)["rx_bytes"] - before["rx_bytes"] > 12 << 20
+    process.send_signal(signal.SIGINT)
+    while os.read(pipe, 1 << 20):
+        pass
+    os.close(pipe)
+    counts = json.loads(process.communicate(timeout=20)[0])
+    assert counts["dropped"] > 0 and counts["written"] + counts["dropped"] == counts["admitted"], counts
+    again = admin.run("capture", "-w", os.path.join(admin.lab.work, "again.pcapng"), "-d", "1", "--json")
+    assert again.returncode == 0, again.stdout
+
+
+def top_on_a_terminal(admin):
+    """In a pseudo-terminal of 24 by 100: it draws, follows keys, and leaves the terminal as it was."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    before = termios.tcgetattr(slave)
+    process = subprocess.Popen([KNETCTL, "top"], stdin=slave, stdout=slave, stderr=subprocess.DEVNULL, env=admin.environment())
+    process.log = os.devnull
+    admin.lab.processes.append(process)
+    seen = b""
+
+    def shows(*parts):
+        nonlocal seen
+        while select.select([master], [], [], 0)[0]:
+            seen += os.read(master, 65536)
+        return all(part.encode() in seen for part in parts)
+
+    wait_for("the first screen", lambda: shows("\x1b[?1049h", "every 1 s", f"redis-server {admin.pid}", "  link ", "turns with work"))
+    assert not termios.tcgetattr(slave)[3] & termios.ICANON, "the terminal is raw"
+    os.write(master, b"+")
+    wait_for("a longer interval", lambda: shows("every 2 s"))
+    seen = b""
+    os.write(master, b"-")
+    wait_for("a shorter one", lambda: shows("every 1 s"))
+    admin.cli("get", "key0")
+    wait_for("a rate", lambda: shows("accepted/s") and re.search(rb" [1-9]\d* accepted/s", seen))
+    for line in seen.replace(b"\x1b[H", b"\r\n").split(b"\r\n"):
+        plain = re.sub(rb"\x1b\[[?0-9]*[A-Za-z]", b"", line)
+        assert len(plain.decode()) <= 100, plain
+    os.write(master, b"q")
+    assert process.wait(10) == 0
+    assert shows("\x1b[?1049l", "\x1b[?25h")
+    assert termios.tcgetattr(slave) == before, "the terminal is as it was"
+    os.close(master)
+    os.close(slave)
+
+
+def others_may_ask_a_service_for_numbers_and_not_for_payloads(admin):
+    if os.getuid() != 0:
+        return "needs root to be somebody else"
+    folder = tempfile.mkdtemp(prefix="knet-service-")
+    os.chmod(folder, 0o755)
+    conf, path = os.path.join(folder, "conf"), os.path.join(folder, "knetd.sock")
+    with open(conf, "w", encoding="ascii") as file:
+        file.write(f'{{"interface": {{"vdevs": ["knet_unix,path={folder}/wire"], "ip": "10.77.1.1"}}, "common": {{"mode": 1}}}}')
+    # A copy: the build folder may be closed to others.
+    tool = os.path.join(folder, "knetctl")
+    shutil.copy(KNETCTL, tool)
+    host = subprocess.Popen(
+        [os.path.join(BUILD, "knetd"), "--conf", conf, "--socket", path], stderr=subprocess.DEVNULL,
+        env={**os.environ, "KNET_RUN_DIR": folder},
+    )
+    host.log = os.devnull
+    admin.lab.processes.append(host)
+    wait_for("it listens", lambda: os.path.exists(path))
+    # As for a member of the group that the socket belongs to.
+    os.chmod(path, 0o666)
+
+    def ask(*words, **options):
+        return subprocess.run([tool, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30, check=False, **options)
+
+    other = {"user": 65534, "group": 65534, "extra_groups": []}
+    numbers = ask("status", "--socket", path, "--json", **other)
+    assert numbers.returncode == 0 and json.loads(numbers.stdout)[0]["private"] is False, numbers
+    words = ("capture", "--socket", path, "-w", "/dev/null", "-c", "1")
+    payloads = ask(*words, **other)
+    assert payloads.returncode == 69 and "only root and the host's own user" in payloads.stdout, payloads
+    ours = ask(*words[:-2], "-d", "1")
+    assert ours.returncode == 0 and "frames captured" in ours.stdout, ours
+    admin.lab.end(host)
+    shutil.rmtree(folder)
+    return None
+
+
+def trace_tells_what_happens_to_a_connection(admin):
+    script = f"""import socket, sys
+s = socket.create_connection(("{SERVER}", {PORT}))
+print(s.getsockname()[1], flush=True)
+sys.stdin.readline()
+s.sendall(b"PING\\r\\n"); s.recv(100); s.close()
+"""
+    client = subprocess.Popen(
+        admin.lab.command("client", sys.executable, "-c", script), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )
+    client.log = os.devnull
+    admin.lab.processes.append(client)
+    peer = f"{CLIENT}:{client.stdout.readline().strip()}"
+    trace = subprocess.Popen([KNETCTL, "trace", "--json", peer], stdout=subprocess.PIPE, text=True, env=admin.environment())
+    trace.log = os.devnull
+    admin.lab.processes.append(trace)
+    assert json.loads(trace.stdout.readline())["event"] == "begin"
+    time.sleep(0.3)
+    client.stdin.write("\n")
+    client.stdin.flush()
+    events = [json.loads(line) for line in trace.communicate(timeout=30)[0].splitlines()]
+    assert trace.returncode == 0 and client.wait(10) == 0, events
+    segments = [event for event in events if event["event"] in ("in", "out")]
+    assert [event["facts"]["payload"] for event in segments if event["event"] == "in" and event["facts"]["payload"]] == [6], events
+    assert [event["facts"]["payload"] for event in segments if event["event"] == "out" and event["facts"]["payload"]] == [7], events
+    assert any("F" in event["facts"]["flags"] for event in segments if event["event"] == "in"), events
+    kinds = {event["event"] for event in events}
+    assert "end" in kinds, kinds
+    done = admin.run("trace", peer)
+    assert done.returncode == 66, done
+
+
+def collect_gathers_what_helps_and_nothing_secret(admin):
+    path = os.path.join(admin.lab.work, "all.tar")
+    conf = os.path.join(admin.lab.work, "secret.conf")
+    with open(conf, "w", encoding="ascii") as file:
+        file.write('{"interface": {"ip": "10.77.0.1"}, "gpu": {"key_file": "/hush/hush", "password": "open sesame"}}')
+    done = admin.run("collect", "-o", path, "--conf", conf, "--json")
+    assert done.returncode == 0, done.stdout
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    names = json.loads(done.stdout)["files"]
+    with tarfile.open(path) as archive:
+        members = {member.name.removeprefix("knet-collect/"): archive.extractfile(member).read() for member in archive}
+    assert set(names) == set(members), (names, set(members))
+    for name in ("versions.txt", "config/knet_comm.conf", "config/check.json", "hardware/proc/cpuinfo", "hosts/0/status.json",
+                 "hosts/0/stats.json", "hosts/0/sockets.json", "hosts/0/latency.json"):
+        assert members[name], name
+    assert json.loads(members["hosts/0/status.json"])["programs"], members["hosts/0/status.json"]
+    assert b"10.77.0.1" in members["config/knet_comm.conf"]
+    whole = b"".join(members.values())
+    assert b"open sesame" not in whole and b"/hush/hush" not in members["config/knet_comm.conf"]
+    assert admin.run("collect", "-o", "/no/such/folder/x.tar").returncode == 73
+
+
 CASES = [
     ss_names_owner_and_descriptor,
     why_tells_each_socket,
+    top_on_a_terminal,
     why_explains_programs_that_are_not_preloaded,
     why_knows_set_user_id,
     why_reads_the_config,
     dpdks_own_client_reads_the_telemetry,
     metrics_are_off_unless_asked_for,
+    tshark_reads_a_capture_and_agrees_with_the_counters,
+    capture_filters_cuts_and_ends,
+    capture_loses_frames_and_not_traffic_when_the_disk_is_slow,
+    others_may_ask_a_service_for_numbers_and_not_for_payloads,
+    trace_tells_what_happens_to_a_connection,
+    collect_gathers_what_helps_and_nothing_secret,
 ]
 
 if __name__ == "__main__":

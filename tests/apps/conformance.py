@@ -26,9 +26,9 @@ VARIANTS = {
 SYMBOLS = {
     "polls": ["__poll_chk", "__ppoll_chk", "__read_chk", "__recv_chk", "__recvfrom_chk"],
     "descriptors_fcntl64": ["fcntl64"],
+    "numbers": ["__open_2", "__open64_2", "__openat_2", "__openat64_2"],
     "stdio": ["__dprintf_chk", "__vdprintf_chk"],
     "stdio_unchecked": ["dprintf", "vdprintf"],
-    "numbers": ["__open_2", "__open64_2", "__openat_2", "__openat64_2"],
 }
 LONG = os.environ.get("KNET_TEST_LONG") == "1"
 PORTS = 256  # of a program

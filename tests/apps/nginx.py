@@ -195,7 +195,7 @@ def many_clients_of_a_proxied_origin(web):
             assert web.get(f"/origin/{n}/{turn}", client) == (200, f"origin /{n}/{turn}".encode())
         client.close()
 
-    with served(web.lab, 20), reached(web.lab):
+    with served(web.lab, 20), reached(web.lab, 0):  # perhaps over a connection that was kept
         together(20, ask)
 
 
@@ -207,7 +207,7 @@ def an_origin_that_refuses_or_hangs_up(web):
 
 
 def websockets(web):
-    with served(web.lab), reached(web.lab):
+    with served(web.lab), reached(web.lab, 0):  # perhaps over a connection that was kept
         peer = web.lab.connect(PLAIN)
         key = base64.b64encode(os.urandom(16)).decode()
         peer.sendall(

@@ -115,6 +115,9 @@ class Place:
             run("mount", "--rbind", "/dev", os.path.join(at, "dev"))
             for file in self.debs:
                 shutil.copy(file, os.path.join(at, "tmp"))
+            # Nobody looks for a page by its words here, and the index of all pages takes half a minute.
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(at, "var/lib/man-db/auto-update"))
             yield at, upper
         finally:
             run("umount", "-R", "-l", at, check=False)
@@ -177,6 +180,9 @@ def the_rpm_says_what_it_is(packages):
         "/usr/bin/knetctl", "/etc/knet/knet_comm.conf", "/usr/lib/systemd/system/knetd.service",
         "/usr/share/knet/drop-ins/redis-server.conf", "/usr/share/knet/drop-ins/memcached.conf",
         "/usr/share/knet/drop-ins/nginx.conf", "/usr/share/knet/drop-ins/haproxy.conf", "/etc/sysctl.d/60-knet.conf",
+        "/usr/share/man/man1/knetctl.1.gz", "/usr/share/man/man5/knet_comm.conf.5.gz", "/usr/share/man/man8/knetd.8.gz",
+        "/usr/share/bash-completion/completions/knetctl", "/usr/share/zsh/site-functions/_knetctl",
+        "/usr/share/fish/vendor_completions.d/knetctl.fish",
         "/etc/logrotate.d/knet", "/etc/rsyslog.d/knet_rsyslog.conf", "/usr/lib/tmpfiles.d/knet.conf",
         *(f"/usr/share/knet/profiles/{name}" for name in os.listdir(os.path.join(ROOT, "conf", "profiles"))),
     ):
@@ -240,6 +246,25 @@ def the_texts_of_the_service_are_accepted(packages):
     return None
 
 
+def the_manual_of_knetd_knows_its_options(packages):
+    """The page is written by hand."""
+    with open(os.path.join(ROOT, "packaging", "man", "knetd.8"), encoding="utf-8") as file:
+        page = file.read().replace("\\-", "-")
+    said = run(os.path.join(ROOT, "target", PROFILE, "knetd"), "--help")
+    options = set(re.findall(r"--[a-z-]+", said)) - {"--help"}
+    assert len(options) >= 5, said
+    missing = {option for option in options if option not in page}
+    assert not missing, f"packaging/man/knetd.8 says nothing of {missing}"
+    if not shutil.which("groff"):
+        return "groff is not here: the pages are not formatted"
+    folder = os.path.join(packages.work, "pages")
+    run(os.path.join(ROOT, "target", PROFILE, "knetctl"), "generate", folder)
+    for path in [*glob.glob(folder + "/man*/*"), os.path.join(ROOT, "packaging", "man", "knetd.8")]:
+        said = run("groff", "-man", "-wall", "-z", "-Tutf8", path)
+        assert not said, said
+    return None
+
+
 def the_rpm_runs_in_a_clean_root(packages):
     root = packages.rpm_root = os.path.join(packages.work, "clean")
     os.makedirs(root)
@@ -273,6 +298,11 @@ def an_upgrade_of_the_rpm_keeps_an_edited_config(packages):
 
 def the_removal_of_the_rpm_leaves_edited_files_only(packages):
     root = packages.rpm_root
+    stats = root + "/etc/knet/run/stats"
+    os.makedirs(stats)
+    for name in ("knet-persist.json", "knet_persist-20260101000000.json"):
+        with open(f"{stats}/{name}", "w", encoding="ascii") as file:
+            file.write("{}")
     run("rpm", "--root", root, "-e", "--nodeps", "knet-rs")
     after = tree(root, ["var/lib/rpm", "usr/lib/sysimage"])
     files = {path for path, (kind, _) in after.items() if kind != stat.S_IFDIR and path not in packages.rpm_before}
@@ -280,7 +310,8 @@ def the_removal_of_the_rpm_leaves_edited_files_only(packages):
     assert files == edited, f"left behind: {files ^ edited}"
     with open(root + "/etc/knet/knet_comm.conf.rpmsave", encoding="utf-8") as file:
         assert file.read() == EDITED
-    assert not os.path.exists(root + "/usr/share/knet") and not os.path.exists(root + "/var/log/knet")
+    for folder in ("/usr/share/knet", "/var/log/knet", "/etc/knet/run"):
+        assert not os.path.exists(root + folder), folder
 
 
 def the_deb_installs_runs_upgrades_and_goes(packages):
@@ -334,6 +365,7 @@ CASES = [
     rpmlint_is_content,
     the_deb_says_what_it_is,
     the_texts_of_the_service_are_accepted,
+    the_manual_of_knetd_knows_its_options,
     the_rpm_runs_in_a_clean_root,
     an_upgrade_of_the_rpm_keeps_an_edited_config,
     the_removal_of_the_rpm_leaves_edited_files_only,

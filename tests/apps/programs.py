@@ -7,10 +7,10 @@ Prints the names: of the runners in this folder, and of what scripts/deps.sh ins
 import datetime
 import os
 
-EACH_TIME = ("nginx", "memcached", "curl", "python")
+EACH_TIME = ("nginx", "memcached", "curl", "python", "untouched", "limits")
 BY_DAY = (
     "nginx_workers", "haproxy", "iperf3", "postgres", "web_load", "node", "java", "gunicorn", "mosquitto", "relays", "rsync", "wget",
-    "varnish",
+    "varnish", "cpython",
 )
 A_DAY = 3
 

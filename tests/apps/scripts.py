@@ -1,202 +1,152 @@
 #!/usr/bin/env python3
-"""The scripts of the README: what is installed where there is dnf, the demo's output, and what is left when it is stopped."""
+"""The scripts of tests/conformance/scripts: every answer as Linux gives it, on the kernel and under the shim.
 
-import json
+usage: scripts.py [--kernel] [--bless] [FAMILY[::CASE]...]
+    --kernel   only on the kernel, which proves the scripts
+    --bless    writes what the kernel answers into the scripts (to be reviewed before it is committed)
+    --page     writes docs/compatibility.md from the run, if all is as expected; without it a page that is stale is a fault
+    --mark ID  writes what the shim answers otherwise into the chosen scripts, with this reason of differences.txt
+"""
+
 import os
-import re
 import shutil
-import signal
-import subprocess
+import sys
 import tempfile
-import time
 
-from harness import ROOT, main, wait_for
+import compatibility
+import script
 
-DEPS = os.path.join(ROOT, "scripts", "deps.sh")
-# What scripts need of a system beside the commands that they look for.
-TOOLS = "bash sh awk basename cat cut dirname env false grep head ls mkdir mktemp rm sed sort tail tr true".split()
-# Names that Fedora 40 and openEuler 24.03 have packages by; the first of a need that is known is taken.
-KNOWN = set("""binutils cargo clang-devel clippy curl dpdk dpdk-devel dpdk-tools dpkg-dev ethtool gcc gdb git git-core glibc-devel
-gperftools-libs haproxy httpd-tools iperf3 iproute iputils java-17-openjdk-devel jemalloc ksh libcap libseccomp
-lighttpd logrotate memcached mosquitto netcat nginx nodejs openssl pkgconf-pkg-config postgresql-contrib
-postgresql-server procps-ng python3 python3-gunicorn python3-requests python3-test redis rpm-build rpmlint rsync
-rsyslog rust rustfmt socat strace tcpdump util-linux valgrind valkey-compat-redis varnish wget""".split())
-# Not there: the tests that need them are skipped.
-ABSENT = {"libmemcached", "wrk"}
+ATTEMPTS = (3_000, 30_000, 300_000)  # us that bytes may travel; the longest time decides
 
 
-class Machine:
-    """A PATH on which there are the basic tools, a dnf that writes down what it is asked, and root by name."""
-
+class Report:
     def __init__(self):
-        self.processes = []
-        self.folder = tempfile.mkdtemp(prefix="knet-scripts-")
-        self.lines = os.path.join(self.folder, "dnf.log")
+        self.failed = 0
 
-    def dnf(self, known, cargo=None):
-        path = os.path.join(self.folder, "bin")
-        shutil.rmtree(path, ignore_errors=True)
-        os.mkdir(path)
-        for tool in TOOLS:
-            os.symlink(shutil.which(tool), os.path.join(path, tool))
-        answers = "\n".join(f"    {name}) exit 0 ;;" for name in sorted(known))
-        self.script(path, "dnf", f'echo "$*" >>{self.lines}\ncase $2 in list) case $3 in\n{answers}\n    esac; exit 1 ;; esac\nexit 0')
-        self.script(path, "id", "echo 0")
-        if cargo:
-            self.script(path, "cargo", f'echo "cargo {cargo} (of the test)"')
-        if os.path.exists(self.lines):
-            os.unlink(self.lines)
-        return {"PATH": path, "HOME": self.folder, "CARGO_HOME": os.path.join(self.folder, "none")}
-
-    @staticmethod
-    def script(folder, name, text):
-        path = os.path.join(folder, name)
-        with open(path, "w", encoding="ascii") as file:
-            file.write(f"#!/bin/sh\n{text}\n")
-        os.chmod(path, 0o755)
-
-    def deps(self, verb, known, cargo=None):
-        result = subprocess.run(
-            ["bash", DEPS, verb], env=self.dnf(known, cargo), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
-        )
-        asked = []
-        if os.path.exists(self.lines):
-            with open(self.lines, encoding="ascii") as file:
-                asked = [line.split() for line in file]
-        result.installed = [name for words in asked if words[:3] == ["-q", "-y", "install"] for name in words[3:]]
-        return result
+    def line(self, verdict, name, why=""):
+        self.failed += verdict == "FAIL"
+        print(f"{verdict} scripts::{name}{': ' if why else ''}{why}", flush=True)
 
 
-def needs(_machine=None):
-    """The table of deps.sh: probe, apt names, dnf names."""
-    with open(DEPS, encoding="ascii") as file:
-        text = file.read().split("NEEDS'\n", 1)[1].split("NEEDS", 1)[0]
-    return [[part.strip() for part in line.split("|")] for line in text.splitlines() if "|" in line]
+def chosen(families, words):
+    wanted = {}
+    for word in words:
+        family, _, name = word.partition("::")
+        wanted.setdefault(family, set()).add(name)
+    unknown = [word for word in wanted if word not in families]
+    assert not unknown, f"no family {unknown}"
+    cases = [
+        case for family, all_of_it in families.items() for case in all_of_it
+        if not wanted or (family in wanted and ("" in wanted[family] or case.name in wanted[family]))
+    ]
+    assert cases, f"no case {words}"
+    return cases
 
 
-def every_need_has_a_package_of_dnf(_machine):
-    for _verbs, probe, _apt, dnf in needs():
-        names = dnf.split()
-        assert names == ["-"] and probe.startswith("cargo") or names and set(names) <= KNOWN | ABSENT, (probe, names)
+def here(line):
+    return line.here if line.reason else line.expected
 
 
-def dnf_is_asked_for_what_is_missing(machine):
-    result = machine.deps("test", KNOWN, cargo="1.99.0")
-    assert result.returncode == 0, result.stdout
-    missing = {"gcc", "pkgconf-pkg-config", "redis", "python3", "git-core", "curl", "strace", "gdb", "valgrind"}
-    # What lies in /usr/sbin or /usr/include is found there, whatever the PATH.
-    assert missing <= set(result.installed) <= KNOWN, (result.installed, result.stdout)
-    assert len(result.installed) == len(set(result.installed)) or "redis" in result.installed, result.installed
-    assert "deps.sh: installing gcc" in result.stdout, result.stdout
-    build = machine.deps("build", KNOWN, cargo="1.99.0")
-    assert "gcc" in build.installed and "redis" not in build.installed, build.installed
-
-
-def a_package_that_dnf_does_not_know_is_one_line(machine):
-    result = machine.deps("test", KNOWN - {"strace", "redis"}, cargo="1.99.0")
-    assert result.returncode == 0, result.stdout
-    assert re.search("^deps.sh: left out, dnf knows none of: +strace$", result.stdout, re.MULTILINE), result.stdout
-    assert "strace" not in result.installed and "valkey-compat-redis" in result.installed, result.installed
-
-
-def a_cargo_that_is_too_old_is_one_line(machine):
-    for cargo, found in ((None, "none"), ("1.10.0", "cargo 1.10.0")):
-        result = machine.deps("build", KNOWN, cargo)
-        assert result.returncode != 0 and {"cargo", "rust"} <= set(result.installed), (result.installed, result.stdout)
-        assert re.search(rf"no cargo of version [\d.]+ or newer is here \(found: {found}", result.stdout), result.stdout
-
-
-def without_root(machine):
-    environment = machine.dnf(KNOWN, "1.99.0")
-    Machine.script(environment["PATH"], "id", "echo 1000")
-    result = subprocess.run(["bash", DEPS, "build"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert result.returncode != 0 and "run as root to install" in result.stdout and "gcc" in result.stdout, result.stdout
-
-
-def ours():
-    """What a demo may leave: namespaces, labs, processes of ours, folders."""
-    spaces = subprocess.run(["ip", "netns", "list"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    labs = os.path.join(os.environ.get("KNET_LAB_DIR") or os.path.join(os.environ.get("XDG_RUNTIME_DIR", "/tmp"), f"knet-lab-{os.getuid()}"))
-    return (
-        {line.split()[0] for line in spaces.splitlines() if "knet-demo" in line}
-        | {name for name in (os.listdir(labs) if os.path.isdir(labs) else []) if name.startswith("demo-")}
-    )
-
-
-def group(pid):
-    """Processes of a group."""
-    found = []
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{entry}/stat", encoding="ascii", errors="replace") as stat:
-                fields = stat.read().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[2]) == pid and fields[0] != "Z":
-            found.append(int(entry))
-    return found
-
-
-class Demo:
-    def __init__(self, *options):
-        self.log = tempfile.TemporaryFile("w+", errors="replace")
-        self.process = subprocess.Popen(
-            [os.path.join(ROOT, "scripts", "demo.sh"), *options], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
-            start_new_session=True,
-        )
-
-    def text(self):
-        self.log.seek(0)
-        return self.log.read()
-
-
-def needs_root():
-    return "needs root for network namespaces" if os.geteuid() != 0 else None
-
-
-def the_demo_prints_its_table_and_writes_it(machine):
-    if reason := needs_root():
-        return reason
-    path = os.path.join(machine.folder, "demo.json")
-    demo = Demo("--requests", "4000", "--json", path)
-    assert demo.process.wait(180) == 0, demo.text()
-    text = demo.text()
-    for words in ("redis-server on the kernel", "redis-server under the shim", "kernel: 50 clients", "knet: 1000 clients"):
-        assert words in text, (words, text)
-    with open(path, encoding="ascii") as file:
-        told = json.load(file)
-    assert list(told) == ["rows"] and [(row["test"], row["clients"]) for row in told["rows"]] == [
-        ("SET", 50), ("GET", 50), ("SET", 1000), ("GET", 1000)], told
-    for row in told["rows"]:
-        assert set(row) == {"test", "clients", "kernel_rps", "knet_rps", "ratio", "served_by_stack"}, row
-        assert row["kernel_rps"] > 0 and row["knet_rps"] > 0 and row["served_by_stack"] == 1, row
-        assert abs(row["ratio"] - row["knet_rps"] / row["kernel_rps"]) < 0.01, row
-    assert len(re.findall(r"^(?:SET|GET) +(?:50|1000) .* 100%$", text, re.MULTILINE)) == 4, text
-    wait_for("nothing is left", lambda: not ours())
+def wrong(case, answers, expectation):
+    """The first line that is answered otherwise, as text; None when all is as expected."""
+    for line, answer in zip(case.lines, answers + ["nothing"] * len(case.lines)):
+        if answer != expectation(line):
+            if line.reason and answer == line.expected:
+                return f"'{line.text}' is as on Linux now: take the difference '{line.reason}' off it"
+            return f"'{line.text}' is {answer}, not {expectation(line)}"
     return None
 
 
-def the_demo_leaves_nothing_when_it_is_stopped(_machine):
-    """By Ctrl-C, which the whole group gets, at every stage of it."""
-    if reason := needs_root():
-        return reason
-    for words in ("building the release", "redis-server on the kernel", "kernel: 50 clients", "kernel: 1000 clients",
-                  "redis-server under the shim", "knet: 50 clients", "knet: 1000 clients"):
-        demo = Demo("--requests", "20000")
-        wait_for(words, lambda: words in demo.text() or demo.process.poll() is not None, 120)
-        time.sleep(0.05)
-        os.killpg(demo.process.pid, signal.SIGINT)
-        status = demo.process.wait(30)
-        assert status in (130, -signal.SIGINT), (words, status, demo.text())
-        wait_for(f"{words}: nothing is left", lambda: not ours() and not group(demo.process.pid), 20)
-    return None
+def judged(cases, run, expectation):
+    """What is wrong with each case. A wrong one gets another chance with more time for the bytes."""
+    left, verdicts, last = list(cases), {}, {}
+    for settle in ATTEMPTS:
+        for case, answers in zip(left, run(left, settle)):
+            verdicts[case.full_name] = wrong(case, answers, expectation)
+            last[case.full_name] = answers
+        left = [case for case in left if verdicts[case.full_name]]
+        if not left:
+            break
+    return verdicts, last
 
 
-CASES = [
-    every_need_has_a_package_of_dnf, dnf_is_asked_for_what_is_missing, a_package_that_dnf_does_not_know_is_one_line,
-    a_cargo_that_is_too_old_is_one_line, without_root, the_demo_prints_its_table_and_writes_it,
-    the_demo_leaves_nothing_when_it_is_stopped,
-]
+def bless(families, cases, program):
+    """Twice, so that an answer that is left to chance shows."""
+    first = script.on_the_kernel(program, cases, lambda line: line.expected)
+    for case, answers, again in zip(cases, first, script.on_the_kernel(program, cases, lambda line: None, 20_000)):
+        for line, answer, other in zip(case.lines, answers, again):
+            if answer != other:
+                print(f"{case.full_name}: '{line.text}' is {answer}, then {other}")
+            line.expected = other
+        if len(again) < len(case.lines) or again[-1].startswith(("hang", "signal")):
+            print(f"{case.full_name}: ends early: {again[-1]}")
+    save(families)
+
+
+def save(families):
+    for family, all_of_it in families.items():
+        script.write(os.path.join(script.FOLDER, "scripts", f"{family}.txt"), all_of_it)
+
+
+def differs(case, answers, reason):
+    """What is answered otherwise is written down, with the reason."""
+    for line, answer in zip(case.lines, answers + ["nothing"] * len(case.lines)):
+        line.reason, line.here = (reason, answer) if answer != line.expected else (None, None)
+
+
+def main():
+    words = sys.argv[1:]
+    mark = words.pop(words.index("--mark") + 1) if "--mark" in words else None
+    words = [word for word in words if not word.startswith("--")]
+    report = Report()
+    reason = script.natively()
+    if reason:
+        print(f"SKIP scripts::all: {reason}")
+        return
+    families = script.read_all()
+    cases = chosen(families, words)
+    folder = tempfile.mkdtemp(prefix="knet-scripts-")
+    try:
+        program = script.build(folder)
+        if "--bless" in sys.argv:
+            bless(families, cases, program)
+            return
+        linux = lambda line: line.expected
+        verdicts, _ = judged(cases, lambda some, settle: script.on_the_kernel(program, some, linux, settle), linux)
+        sound = [case for case in cases if not verdicts[case.full_name]]
+        for case in cases:
+            if verdicts[case.full_name]:
+                report.line("FAIL", f"kernel::{case.full_name}", verdicts[case.full_name])
+        report.line("FAIL" if report.failed else "PASS", "kernel", f"{len(sound)} of {len(cases)} cases")
+        if "--kernel" in sys.argv:
+            return
+        reasons = script.differences()
+        with script.laboratory(program) as lab:
+            before = lab.stats().get("flows_accepted", 0)
+            verdicts, last = judged(sound, lambda some, settle: script.under_the_shim(program, lab, some, here, settle), here)
+            if mark:
+                for case in sound:
+                    differs(case, last[case.full_name], mark)
+                save(families)
+                return
+            for case in sound:
+                unknown = {line.reason for line in case.lines if line.reason} - set(reasons)
+                if unknown:
+                    report.line("FAIL", case.full_name, f"no such difference in differences.txt: {unknown}")
+                report.line("FAIL" if verdicts[case.full_name] else "PASS", case.full_name, verdicts[case.full_name] or "")
+            if len(cases) == sum(len(some) for some in families.values()) and not report.failed:
+                if "--page" in sys.argv:
+                    compatibility.write(families)
+                current = compatibility.is_current(families)
+                report.line("PASS" if current else "FAIL", "page", "" if current else "docs/compatibility.md is stale: scripts.py --page")
+            made = script.connections(sound, [last[case.full_name] for case in sound])
+            accepted = lab.stats().get("flows_accepted", 0) - before
+            report.line("PASS" if accepted >= made else "FAIL", "accelerated", f"{accepted} connections accepted, at least {made} made")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if report.failed:
+            sys.exit(1)
+
 
 if __name__ == "__main__":
-    main("scripts", CASES, Machine, lambda machine: shutil.rmtree(machine.folder, ignore_errors=True))
+    main()

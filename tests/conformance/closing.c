@@ -137,6 +137,28 @@ WIRE(unread_bytes_at_close_reset_the_peer)
     FAILS(peer_ask("end", slot, 0), ECONNRESET);
 }
 
+WIRE(what_was_sent_arrives_before_linger_0_resets)
+{
+    long slot;
+    int fd = joined(&slot);
+    put(fd, 0, 1000);
+    reset(fd);
+    PEER("recv", slot, 1000);
+    FAILS(peer_ask("end", slot, 0), ECONNRESET);
+}
+
+WIRE(what_was_sent_arrives_before_unread_bytes_reset)
+{
+    long slot;
+    int fd = joined(&slot);
+    PEER("send", slot, 10);
+    EQUAL(ready(fd, POLLIN, 5000), POLLIN);
+    put(fd, 0, 1000);
+    OK(close(fd));
+    PEER("recv", slot, 1000);
+    FAILS(peer_ask("end", slot, 0), ECONNRESET);
+}
+
 WIRE(a_reset_is_told_once)
 {
     long slot;

@@ -94,6 +94,17 @@ WIRE(a_full_buffer_is_eagain_for_every_call)
     PEER("recv", slot, sent);
 }
 
+WIRE(a_new_connection_takes_64_kib_at_once)
+{
+    long slot, first;
+    int fd = joined(&slot);
+    static unsigned char bytes[64 << 10];
+    fill_pattern(bytes, 0, sizeof bytes);
+    first = send(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    EQUAL(first, (long)sizeof bytes);
+    PEER("recv", slot, first);
+}
+
 WIRE(a_blocked_send_ends_when_the_peer_reads)
 {
     long slot;

@@ -1,5 +1,6 @@
 """1 000 open connections that say nothing: CPU time of program and host; then the first request after idling."""
 
+import os
 import subprocess
 import time
 
@@ -23,7 +24,8 @@ class Holder:
 
     def __init__(self, world, count, size):
         command = world.command(program("client"), SERVER, str(PORT), "hold", str(count), str(size))
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        env = {**os.environ, "BENCH_LOCAL": ",".join(world.locals)}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
         line = self.process.stdout.readline()
         if line.split()[:1] != ["ready"]:
             raise AssertionError(f"{world.label}: {count} connections could not be made: {line!r}")

@@ -8,8 +8,8 @@ from ..world import both_worlds
 from .idle import Holder
 
 KIB = 1024
-# The host gives pages of connections back that have been idle for so long (`Stack::sweep`), and needs a little while for it.
-SWEEP_S = 15
+# The host gives pages of connections back that have been idle for 10 s (src/stack/sweep.rs); it looks every 5 s.
+SWEEP_S = 25
 
 
 def seconds(options):
@@ -34,7 +34,7 @@ def run(options, progress):
     many = count(options)
     for turn in range(options.rounds):
         # Fresh processes each time: nobody gives memory back that he had at his peak.
-        with both_worlds(options) as worlds:
+        with both_worlds(options, flows=many) as worlds:
             for world in worlds:
                 progress.step(5 + many / 5000 + wait(options),
                               f"memory: round {turn + 1} of {options.rounds}: {many} connections on the {world.label}")

@@ -2,15 +2,15 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use knet::channel::message::{HEAD_BYTES, Kind, Message, MessageError, TEXT_BYTES};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use serde_json::Value;
 
@@ -109,6 +109,15 @@ fn folders() -> Vec<PathBuf> {
 
 /// Connects to the host at `path` and asks.
 pub(crate) fn begin(path: &Path, query: &Value) -> Result<OwnedFd, String> {
+    begin_with(path, query, None)
+}
+
+/// As [`begin`], with a descriptor for a stream.
+pub(crate) fn begin_with(
+    path: &Path,
+    query: &Value,
+    riding: Option<BorrowedFd<'_>>,
+) -> Result<OwnedFd, String> {
     let say = |what: &str, error: Errno| format!("{what}: {error}");
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -128,8 +137,19 @@ pub(crate) fn begin(path: &Path, query: &Value) -> Result<OwnedFd, String> {
     };
     let mut out = [0; HEAD_BYTES + TEXT_BYTES];
     let request = request.emit(&mut out).to_vec();
-    rustix::net::send(&socket, &request, SendFlags::NOSIGNAL)
-        .map_err(|error| say("cannot ask", error))?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut rights = SendAncillaryBuffer::new(&mut space);
+    let riding: Vec<BorrowedFd<'_>> = riding.into_iter().collect();
+    if !riding.is_empty() && !rights.push(SendAncillaryMessage::ScmRights(&riding)) {
+        return Err("no room for the descriptor".to_owned());
+    }
+    rustix::net::sendmsg(
+        &socket,
+        &[io::IoSlice::new(&request)],
+        &mut rights,
+        SendFlags::NOSIGNAL,
+    )
+    .map_err(|error| say("cannot ask", error))?;
     Ok(socket)
 }
 

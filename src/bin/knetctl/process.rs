@@ -69,6 +69,20 @@ impl Process {
         fs::read_link(self.folder.join("exe"))
     }
 
+    /// Its real user and group, which ld.so compares with the effective ones; ours when they cannot be read.
+    pub(crate) fn real_ids(&self) -> (u32, u32) {
+        let status = fs::read_to_string(self.folder.join("status")).unwrap_or_default();
+        let id = |name| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_ascii_whitespace().next()?.parse().ok()
+        };
+        let own = (
+            rustix::process::getuid().as_raw(),
+            rustix::process::getgid().as_raw(),
+        );
+        (id("Uid:").unwrap_or(own.0), id("Gid:").unwrap_or(own.1))
+    }
+
     /// A variable of the environment that it was started with.
     pub(crate) fn variable(&self, name: &str) -> Option<std::ffi::OsString> {
         let environment = fs::read(self.folder.join("environ")).ok()?;

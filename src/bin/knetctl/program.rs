@@ -6,6 +6,8 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use knet::preflight::waits;
+
 /// What stands in the way of the preload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Obstacle {
@@ -15,6 +17,8 @@ pub(crate) enum Obstacle {
     Foreign,
     /// Set-user-id, set-group-id or with file capabilities: the loader ignores paths in LD_PRELOAD (ld.so(8)).
     Privileged(&'static str),
+    /// It waits for sockets by this system call of its own: the host would refuse it.
+    OwnWait(&'static str),
 }
 
 /// Why a program cannot be started.
@@ -54,30 +58,41 @@ pub(crate) fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Missin
 /// Looks at a program, or at the interpreter of a script; None when nothing stands in the way, or nothing can be
 /// told (then exec and the loader have the word).
 pub(crate) fn obstacle(program: &Path) -> Option<Obstacle> {
-    let privileged = privileged(program);
+    let ids = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    obstacle_for(program, ids)
+}
+
+/// As [`obstacle`], when a user and group start the program.
+pub(crate) fn obstacle_for(program: &Path, ids: (u32, u32)) -> Option<Obstacle> {
+    let privileged = privileged(program, ids);
     if privileged.is_some() {
         return privileged;
     }
-    let head = head(program)?;
-    match head.strip_prefix(b"#!") {
+    let bytes = head(program)?;
+    match bytes.strip_prefix(b"#!") {
         Some(line) => {
             let line = line.split(|byte| *byte == b'\n').next()?;
             let interpreter = String::from_utf8_lossy(line)
                 .split_ascii_whitespace()
                 .next()?
                 .to_owned();
-            elf_obstacle(&self::head(Path::new(&interpreter))?)
+            let interpreter = Path::new(&interpreter);
+            image_obstacle(interpreter, &head(interpreter)?)
         }
-        None => elf_obstacle(&head),
+        None => image_obstacle(program, &bytes),
     }
 }
 
-fn privileged(program: &Path) -> Option<Obstacle> {
+/// What an executable file itself says; `bytes` is its beginning.
+fn image_obstacle(program: &Path, bytes: &[u8]) -> Option<Obstacle> {
+    elf_obstacle(bytes).or_else(|| waits::own_wait(program).map(Obstacle::OwnWait))
+}
+
+fn privileged(program: &Path, (user, group): (u32, u32)) -> Option<Obstacle> {
     let metadata = fs::metadata(program).ok()?;
-    let (user, group) = (
-        rustix::process::geteuid().as_raw(),
-        rustix::process::getegid().as_raw(),
-    );
     let mut value = [0_u8; 64];
     if metadata.mode() & 0o4000 != 0 && metadata.uid() != user {
         Some(Obstacle::Privileged("set-user-id"))

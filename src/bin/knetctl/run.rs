@@ -69,7 +69,13 @@ impl Run {
             }
         };
         match program::obstacle(&program) {
+            None if program::is_go(&program) => eprintln!(
+                "knetctl: {shown} is a Go program: it makes its system calls itself, it runs on kernel sockets"
+            ),
             None => {}
+            Some(Obstacle::OwnWait(call)) => eprintln!(
+                "knetctl: {shown} waits for sockets by system calls of its own ({call}): it runs on kernel sockets"
+            ),
             Some(Obstacle::Static) => eprintln!(
                 "knetctl: {shown} is linked statically: nothing can be preloaded, it runs on kernel sockets"
             ),

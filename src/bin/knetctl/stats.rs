@@ -34,7 +34,7 @@ pub(crate) struct Stats {
 }
 
 /// Groups of an answer, in the order of printing.
-const GROUPS: [&str; 4] = ["now", "port", "lcore", "stack"];
+const GROUPS: [&str; 5] = ["now", "port", "lcore", "stack", "gpu"];
 
 impl Stats {
     /// Runs the command.

@@ -168,6 +168,8 @@ impl Told {
 struct Ground {
     /// The program as it can be read.
     file: PathBuf,
+    /// Who started it.
+    ids: (u32, u32),
     /// The library as it is mapped.
     library: Option<PathBuf>,
     preload: Option<OsString>,
@@ -205,6 +207,7 @@ impl Ground {
         let config = named.map_or_else(|| PathBuf::from(config::DEFAULT_PATH), PathBuf::from);
         let mut ground = Self {
             file: process.program_file(),
+            ids: process.real_ids(),
             library,
             preload: process.variable("LD_PRELOAD"),
             hosts,
@@ -251,6 +254,11 @@ impl Ground {
         if let Some(host) = self.hosts.first() {
             return Ok(format!("accelerated by the host with pid {host}"));
         }
+        if let Some(Obstacle::OwnWait(call)) = program::obstacle_for(&self.file, self.ids) {
+            return Err(format!(
+                "it waits for sockets by system calls of its own ({call}), past the preloaded library"
+            ));
+        }
         match self.faults.first() {
             Some(fault) => Err(fault.clone()),
             None => Err(
@@ -268,7 +276,7 @@ impl Ground {
                 .any(|part| part == FRAME.as_bytes())
         });
         // Whatever it was started with, these would not help.
-        match program::obstacle(&self.file) {
+        match program::obstacle_for(&self.file, self.ids) {
             Some(Obstacle::Static) if program::is_go(&self.file) => {
                 return "a Go program, linked statically: nothing can be preloaded".to_owned();
             }
@@ -283,6 +291,9 @@ impl Ground {
                 return format!(
                     "it has {why}: the loader ignores paths in LD_PRELOAD for it (ld.so(8))"
                 );
+            }
+            Some(Obstacle::OwnWait(call)) => {
+                return format!("it waits for sockets by system calls of its own ({call})");
             }
             None => {}
         }

@@ -16,6 +16,7 @@ use rustix::time::Timespec;
 
 use crate::device::DeviceError;
 use crate::errno::Errno;
+use crate::ffi::descriptor;
 use crate::time::Instant;
 
 /// The first pause after a failed attempt; it doubles.
@@ -105,7 +106,9 @@ impl Link {
             Errno::NAMETOOLONG => fault(&"must have 1 to 108 bytes"),
             other => fault(&other),
         })?;
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|errno| fault(&errno))?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC)
+            .map(descriptor::settle)
+            .map_err(|errno| fault(&errno))?;
         let mut link = Self {
             path: PathBuf::from(path),
             address,
@@ -357,7 +360,7 @@ impl Link {
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match rustix::net::accept_with(&listener.socket, flags) {
-            Ok(socket) => socket,
+            Ok(socket) => descriptor::settle(socket),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             Err(errno) => {
                 if self.told != Some(errno) {
@@ -421,4 +424,5 @@ impl Listener {
 fn new_socket() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map(descriptor::settle)
 }

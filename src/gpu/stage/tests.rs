@@ -204,3 +204,52 @@ fn a_flow_that_no_rule_covers_costs_nothing_but_its_entry() {
     assert_eq!(count(&stage, "payload_chunks"), 0);
     assert!(stage.stream.unwrap().flows[&FLOW].states.is_empty());
 }
+
+#[test]
+fn what_cannot_be_ciphered_is_reset() {
+    let file = std::env::temp_dir().join(format!("knet-stage-{}-key", std::process::id()));
+    std::fs::write(&file, "07".repeat(32)).unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let mut stage = stage(vec![rule(Kernel::Chacha20 {
+        key_file: file.to_str().unwrap().to_owned(),
+    })]);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(
+        judge(
+            &mut stage,
+            Direction::Tx,
+            (1 << 38) - 4,
+            "behind the key stream"
+        ),
+        Verdict::Reset
+    );
+    assert_eq!(count(&stage, "payload_failed"), 1);
+}
+
+#[test]
+fn copies_that_a_slow_mirror_cannot_take_are_counted() {
+    let path = std::env::temp_dir().join(format!("knet-stage-{}-fifo", std::process::id()));
+    let made = std::process::Command::new("mkfifo")
+        .arg(&path)
+        .status()
+        .unwrap();
+    assert!(made.success());
+    // Open both ways, so that it opens and nobody reads.
+    let held = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
+    let name = path.to_str().unwrap().to_owned();
+    let mut stage = stage(vec![pattern("slow", OnMatch::Mirror(name))]);
+    let text = format!("forbidden{}", "x".repeat(1_000));
+    let mut offset = 0;
+    while count(&stage, "payload_mirror_dropped") == 0 {
+        assert!(offset < 100 << 20, "nothing was dropped");
+        judge(&mut stage, Direction::Rx, offset, &text);
+        offset += text.len() as u64;
+    }
+    std::fs::remove_file(&path).unwrap();
+    drop(stage);
+    drop(held);
+}

@@ -1,7 +1,7 @@
 //! An answer on its way to a tool.
 
 use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{SendAncillaryBuffer, SendFlags};
@@ -29,6 +29,11 @@ impl Answer {
             text: String::new(),
             lost: false,
         }
+    }
+
+    /// The tool's socket, to be watched.
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// Appends a line; false when nobody reads any more.

@@ -1,11 +1,13 @@
 //! Asks the control thread and the lcore, one slice at a time.
 
+use core::net::SocketAddrV4;
 use core::time::Duration;
 use std::sync::Arc;
 use std::sync::mpsc;
 
 use super::desk::{Desk, Facts};
-use crate::lcore::{Counted, Look, Mail, Mailbox, Seen};
+use crate::capture::Recorder;
+use crate::lcore::{Counted, Latencies, Look, Mail, Mailbox, Seen};
 use crate::stack::{FlowView, ListenerView, RestView};
 
 /// Whoever has not answered within this has other troubles.
@@ -43,6 +45,11 @@ impl Asker {
             .map_err(|_| Silent("the host's control thread does not answer"))
     }
 
+    /// Begins a capture, or ends it.
+    pub(super) fn capture(&self, recorder: Option<Box<Recorder>>) {
+        self.mailbox.post(Mail::Capture { recorder });
+    }
+
     fn look(&self, at: Look) -> Result<Seen, Silent> {
         let (to, from) = mpsc::sync_channel(1);
         self.mailbox.post(Mail::Look { at, to });
@@ -57,6 +64,17 @@ impl Asker {
     pub(super) fn counters(&self) -> Result<Counted, Silent> {
         match self.look(Look::Counters)? {
             Seen::Counters(counted) => Ok(counted),
+            _ => Err(MIXED_UP),
+        }
+    }
+
+    /// How long things take in the lcore; measuring begins with the first question.
+    ///
+    /// # Errors
+    /// The lcore does not answer.
+    pub(super) fn latency(&self) -> Result<Latencies, Silent> {
+        match self.look(Look::Latency)? {
+            Seen::Latency(measured) => Ok(measured),
             _ => Err(MIXED_UP),
         }
     }
@@ -77,6 +95,21 @@ impl Asker {
             from = slice.next;
         }
         Ok(())
+    }
+
+    /// The flow between two endpoints.
+    ///
+    /// # Errors
+    /// The lcore does not answer.
+    pub(super) fn flow(
+        &self,
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+    ) -> Result<Option<FlowView>, Silent> {
+        match self.look(Look::Flow { local, remote })? {
+            Seen::Flow(view) => Ok(view),
+            _ => Err(MIXED_UP),
+        }
     }
 
     /// Calls `visit` with each listener, until it says false.

@@ -13,6 +13,7 @@
 
 mod answer;
 mod asker;
+mod capture;
 mod desk;
 mod session;
 mod sockets;
@@ -20,7 +21,7 @@ mod telemetry;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub(super) use asker::Asker;
 pub(super) use desk::{ClientFact, Desk, Facts, FamilyFact, PortFact};
@@ -41,6 +42,18 @@ pub(super) enum Trust {
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     running: Arc<AtomicUsize>,
+    capturing: Arc<AtomicBool>,
+}
+
+/// A tool, and what it may do.
+#[derive(Debug)]
+struct Session {
+    trust: Trust,
+    asker: Asker,
+    /// Where it wants a stream.
+    riding: Option<OwnedFd>,
+    /// A capture runs.
+    capturing: Arc<AtomicBool>,
 }
 
 /// One of [`SESSIONS_MAX`] places, given back when it is dropped.
@@ -62,6 +75,7 @@ impl Sessions {
         &self,
         socket: OwnedFd,
         query: &str,
+        riding: Option<OwnedFd>,
         trust: Trust,
         asker: Asker,
     ) -> Result<(), (String, OwnedFd)> {
@@ -71,11 +85,17 @@ impl Sessions {
             return Err((text, socket));
         }
         let query = query.to_owned();
+        let session = Session {
+            trust,
+            asker,
+            riding,
+            capturing: Arc::clone(&self.capturing),
+        };
         let started = std::thread::Builder::new()
             .name("knet-admin".to_owned())
             .spawn(move || {
                 let _place = place;
-                session::run(&mut Answer::new(socket), &query, trust, &asker);
+                session::run(&mut Answer::new(socket), &query, session);
             });
         match started {
             Ok(_) => Ok(()),

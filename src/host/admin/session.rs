@@ -5,12 +5,13 @@ use serde_json::{Map, Value, json};
 use super::answer::Answer;
 use super::asker::{Asker, Silent};
 use super::desk::Facts;
-use super::{Trust, sockets};
+use super::{Session, capture, sockets};
 use crate::device::PortStats;
-use crate::lcore::Counted;
+use crate::lcore::{Counted, Histogram, Latencies};
 
 /// Answers the query in `text`.
-pub(super) fn run(answer: &mut Answer, text: &str, _trust: Trust, asker: &Asker) {
+pub(super) fn run(answer: &mut Answer, text: &str, session: Session) {
+    let asker = &session.asker;
     let query: Value = match serde_json::from_str(text) {
         Ok(query) => query,
         Err(error) => return answer.refuse(&format!("the query is no JSON: {error}")),
@@ -23,6 +24,9 @@ pub(super) fn run(answer: &mut Answer, text: &str, _trust: Trust, asker: &Asker)
         "status" => status(answer, asker),
         "stats" => stats(answer, asker),
         "sockets" => sockets::run(answer, asker),
+        "socket" => sockets::one(answer, &query, asker),
+        "latency" => latency(answer, asker),
+        "capture" => return capture::run(answer, &query, session),
         other => {
             return answer.refuse(&format!(
                 "no such query: {other:?}; this host is build {}",
@@ -118,7 +122,30 @@ fn stats(answer: &mut Answer, asker: &Asker) -> Result<(), Silent> {
         "now": object(&counted.gauges),
         "lcore": object(&counted.lcore),
         "stack": object(&counted.stack),
+        "gpu": object(&counted.gpu),
         "port": facts.open.map(|open| port(open.stats)),
+    });
+    answer.line(&line.to_string());
+    Ok(())
+}
+
+fn latency(answer: &mut Answer, asker: &Asker) -> Result<(), Silent> {
+    let facts = asker.facts()?;
+    let measured = match facts.open {
+        Some(_) => asker.latency()?,
+        None => Latencies::default(),
+    };
+    let buckets = |histogram: &Histogram| {
+        histogram
+            .buckets()
+            .map(|(beyond, count)| json!([beyond, count]))
+            .collect::<Vec<_>>()
+    };
+    let line = json!({
+        "process": std::process::id(),
+        "turn": buckets(&measured.turn),
+        "rx_to_app": buckets(&measured.rx_to_app),
+        "app_to_tx": buckets(&measured.app_to_tx),
     });
     answer.line(&line.to_string());
     Ok(())

@@ -1,5 +1,6 @@
 //! The sockets of a host as ss(8) shows the kernel's.
 
+use core::net::SocketAddrV4;
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
@@ -24,6 +25,21 @@ pub(super) fn run(answer: &mut Answer, asker: &Asker) -> Result<(), Silent> {
     asker.each_listener(&mut |view| answer.line(&listener(view, &holders).to_string()))?;
     asker.each_flow(&mut |view| answer.line(&flow(view, &holders).to_string()))?;
     asker.each_resting(&mut |view| answer.line(&resting(view).to_string()))
+}
+
+/// The line of the connection between `local` and `peer`; none when there is no such one.
+pub(super) fn one(answer: &mut Answer, query: &Value, asker: &Asker) -> Result<(), Silent> {
+    let endpoint = |name: &str| -> Option<SocketAddrV4> { query.get(name)?.as_str()?.parse().ok() };
+    let (Some(local), Some(peer)) = (endpoint("local"), endpoint("peer")) else {
+        return Err(Silent("local and peer are wanted, as ADDRESS:PORT"));
+    };
+    let facts = asker.facts()?;
+    if facts.open.is_some()
+        && let Some(view) = asker.flow(local, peer)?
+    {
+        answer.line(&flow(&view, &Holders::of(&facts)).to_string());
+    }
+    Ok(())
 }
 
 /// Who has an object.

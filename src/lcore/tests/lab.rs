@@ -54,6 +54,7 @@ pub(crate) fn stack_config(address: Ipv4Addr, device: &dyn Device) -> StackConfi
         routes: Vec::new(),
         rx_checksum_offload: port.rx_checksum,
         tx_checksum_offload: port.tx_checksum,
+        tso_bytes: 0,
         trust_checksum: port.trust_checksum,
         max_flows: 4_096,
         max_neighbors: 64,

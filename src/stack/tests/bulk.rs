@@ -5,8 +5,8 @@ use core::time::Duration;
 use super::config;
 use super::pair::{Faults, Pair};
 use crate::id::FlowId;
-use crate::stack::FlowState;
 use crate::stack::siphash::siphash;
+use crate::stack::{FlowState, StackConfig};
 use crate::time::Instant;
 
 /// Bytes each way: `KNET_TEST_BULK_MIB` MiB, by default little enough for a debug build.
@@ -143,10 +143,14 @@ fn transfer(bytes: u64, faults: Faults, seed: u64) -> Pair {
             pair.b.memory.check_untouched();
         }
         pair.now = pair
-            .next()
+            .next_soon()
             .unwrap_or(pair.now)
             .max(pair.now + Duration::from_micros(1));
-        idle = if pair.next().is_some() { 0 } else { idle + 1 };
+        idle = if pair.next_soon().is_some() {
+            0
+        } else {
+            idle + 1
+        };
         assert!(
             idle < 10,
             "nothing is under way: {:?} {:?}",
@@ -184,7 +188,7 @@ fn a_clean_wire_carries_everything_and_resends_nothing() {
         up.read(pair.now, &mut pair.a, a);
         pair.turn();
         pair.now = pair
-            .next()
+            .next_soon()
             .unwrap_or(pair.now)
             .max(pair.now + Duration::from_micros(1));
     }
@@ -206,6 +210,41 @@ fn a_bad_wire_carries_everything() {
         reorder: 100,
     };
     let pair = transfer(bulk_bytes(16), faults, 20);
+    assert_eq!(pair.a.stack.counters().flows_dropped_panic.value(), 0);
+}
+
+#[test]
+fn a_port_that_cuts_super_frames_carries_everything() {
+    let cuts = |host| StackConfig {
+        tx_checksum_offload: true,
+        tso_bytes: 32 << 10,
+        ..config(host)
+    };
+    let mut pair = Pair::with(cuts(1), cuts(2), 9);
+    (pair.a.port.fills, pair.b.port.fills) = (true, true);
+    pair.faults = Faults {
+        loss: 20,
+        duplicate: 20,
+        reorder: 20,
+    };
+    pair.a.listen(80, 8);
+    let (a, b) = pair.join();
+    let mut up = Direction::new(4 << 20, 3);
+    while !up.is_done() {
+        up.write(pair.now, &mut pair.b, b);
+        up.read(pair.now, &mut pair.a, a);
+        pair.turn();
+        pair.now = pair
+            .next_soon()
+            .unwrap_or(pair.now)
+            .max(pair.now + Duration::from_micros(1));
+    }
+    assert_eq!(up.sent.sum, up.got.sum);
+    assert!(
+        pair.b.port.super_frames > 20,
+        "{} super-frames",
+        pair.b.port.super_frames
+    );
     assert_eq!(pair.a.stack.counters().flows_dropped_panic.value(), 0);
 }
 

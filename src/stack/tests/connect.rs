@@ -473,6 +473,12 @@ fn echo_and_closed_udp_ports_are_answered() {
         (script.others.len(), &script.others[1][34..36]),
         (2, &[3, 3][..])
     );
+    // A scan of ports is not answered for ever.
+    for _ in 0..200 {
+        script.raw(&mut [frame(&datagram)]);
+    }
+    assert_eq!(script.count("icmp_errors_sent"), 100);
+    assert_eq!(script.count("icmp_errors_limited"), 101);
 }
 
 #[test]

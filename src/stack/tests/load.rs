@@ -99,7 +99,7 @@ fn a_thousand_flows_survive_jumps_of_the_clock() {
 fn an_idle_crowd_costs_nothing() {
     let mut pair = Pair::with(crowded(1, 2000), crowded(2, 2000), 5);
     let ends = join_many(&mut pair, 2000);
-    pair.run(Duration::from_secs(10));
+    pair.run(Duration::from_secs(40));
     // No timer is armed for an idle flow, and no turn touches one.
     assert_eq!(pair.a.stack.wheel.armed(), 0);
     assert_eq!(pair.a.stack.next_timer(), None);
@@ -524,4 +524,19 @@ fn every_request_is_answered_in_its_turn() {
             spent / u128::from(done)
         );
     }
+}
+
+#[test]
+fn a_reply_without_a_buffer_is_lost_and_counted() {
+    let mut script = Script::new();
+    script.host.port = super::Port::new(4);
+    script.host.port.stuck = true;
+    script.burst(&vec![Segment::syn(); 10]);
+    assert_eq!(script.count("tx_dropped_no_buffer"), 6);
+    script.host.port.stuck = false;
+    assert_eq!(
+        script.burst(&[Segment::syn()]).len(),
+        5,
+        "those that fit leave later"
+    );
 }

@@ -8,12 +8,13 @@ mod handshake;
 mod load;
 mod pair;
 mod peer;
+mod sweep;
 mod window;
 
 use core::net::Ipv4Addr;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 use super::{FlowMemory, Interface4, Owner, RxRing, SendBuffer, StackConfig};
@@ -44,6 +45,7 @@ pub(crate) fn config(host: u8) -> StackConfig {
         routes: Vec::new(),
         rx_checksum_offload: false,
         tx_checksum_offload: false,
+        tso_bytes: 0,
         trust_checksum: false,
         max_flows: 4096,
         max_neighbors: 64,
@@ -63,11 +65,13 @@ pub(crate) fn config(host: u8) -> StackConfig {
 const UNTOUCHED: u8 = 0xa5;
 
 /// One ring that was handed out: where it lies and how much of it has memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ring {
     address: usize,
     capacity: usize,
     pub(crate) backed: usize,
+    /// Pages that have memory beside those, by their offset.
+    pub(crate) parts: BTreeSet<usize>,
 }
 
 /// Rings in leaked memory. They are read as the program reads them: by somebody else, here the kernel.
@@ -80,6 +84,8 @@ pub(crate) struct Memory {
     pub(crate) rings_left: usize,
     /// Whether `back` gives memory.
     pub(crate) gives: bool,
+    /// Whether `rest` takes it.
+    pub(crate) rests: bool,
     /// Whether send buffers are lent, and which are out.
     pub(crate) lends: bool,
     pub(crate) lent: BTreeSet<u32>,
@@ -88,13 +94,18 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new() -> Self {
-        let view = File::open("/proc/self/mem").unwrap();
+        let view = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/proc/self/mem")
+            .unwrap();
         Self {
             view,
             rings: BTreeMap::new(),
             returned: Vec::new(),
             rings_left: usize::MAX,
             gives: true,
+            rests: false,
             lends: false,
             lent: BTreeSet::new(),
             next: 0,
@@ -103,7 +114,7 @@ impl Memory {
 
     /// Reads stream offsets `from..from + into.len()` of ring `id` by the position rule.
     pub(crate) fn read(&self, id: u32, from: u64, into: &mut [u8]) {
-        let ring = self.rings[&id];
+        let ring = &self.rings[&id];
         let place = usize::try_from(from % ring.capacity as u64).unwrap();
         let first = into.len().min(ring.capacity - place);
         let (head, tail) = into.split_at_mut(first);
@@ -116,15 +127,19 @@ impl Memory {
     /// Fails when a byte without memory behind it was written.
     pub(crate) fn check_untouched(&self) {
         for (id, ring) in &self.rings {
-            let mut rest = vec![0; ring.capacity - ring.backed];
-            self.view
-                .read_exact_at(&mut rest, (ring.address + ring.backed) as u64)
-                .unwrap();
-            assert!(
-                rest.iter().all(|byte| *byte == UNTOUCHED),
-                "ring {id} was written beyond {}",
-                ring.backed
-            );
+            for place in (ring.backed..ring.capacity).step_by(4096) {
+                if ring.parts.contains(&(place & !4095)) {
+                    continue;
+                }
+                let mut rest = vec![0; (ring.capacity - place).min(4096 - place % 4096)];
+                self.view
+                    .read_exact_at(&mut rest, (ring.address + place) as u64)
+                    .unwrap();
+                assert!(
+                    rest.iter().all(|byte| *byte == UNTOUCHED),
+                    "ring {id} was written at {place}, where it has no memory"
+                );
+            }
         }
     }
 }
@@ -141,6 +156,7 @@ impl FlowMemory for Memory {
                 address: bytes.as_ptr().addr(),
                 capacity,
                 backed: 4096,
+                parts: BTreeSet::new(),
             },
         );
         Some(RxRing {
@@ -154,6 +170,30 @@ impl FlowMemory for Memory {
         let ring = self.rings.get_mut(&id).unwrap();
         if self.gives {
             ring.backed = bytes;
+        }
+        self.gives
+    }
+
+    fn rest(&mut self, _: Owner, id: u32) -> bool {
+        if !self.rests {
+            return false;
+        }
+        let ring = self.rings.get_mut(&id).unwrap();
+        let nothing = vec![UNTOUCHED; ring.capacity];
+        self.view
+            .write_all_at(&nothing, ring.address as u64)
+            .unwrap();
+        ring.backed = 0;
+        ring.parts.clear();
+        true
+    }
+
+    fn back_part(&mut self, _: Owner, id: u32, from: usize, bytes: usize) -> bool {
+        let ring = self.rings.get_mut(&id).unwrap();
+        if self.gives {
+            assert!(from.is_multiple_of(4096) && from < ring.capacity);
+            let pages = (from..from + bytes).step_by(4096);
+            ring.parts.extend(pages.map(|page| page % ring.capacity));
         }
         self.gives
     }
@@ -196,6 +236,33 @@ pub(crate) struct Port {
     lent: Vec<u8>,
     burst: Vec<Vec<u8>>,
     pub(crate) sent: Vec<Vec<u8>>,
+    /// Checksums that were left to the port are filled in.
+    pub(crate) fills: bool,
+    /// Frames that were cut into segments.
+    pub(crate) super_frames: usize,
+}
+
+/// What a port makes of a TCP super-frame: segments of `bytes` payload each, with both checksums.
+fn cut(frame: &[u8], bytes: usize) -> Vec<Vec<u8>> {
+    let headers = 34 + usize::from(frame[46] >> 4) * 4;
+    let seq = u32::from_be_bytes(core::array::from_fn(|at| frame[38 + at]));
+    let parts: Vec<&[u8]> = frame[headers..].chunks(bytes).collect();
+    let mut offset = 0_u32;
+    let mut made = Vec::new();
+    for (number, part) in parts.iter().enumerate() {
+        let mut segment = [&frame[..headers], part].concat();
+        let total = u16::try_from(segment.len() - 14).unwrap();
+        segment[16..18].copy_from_slice(&total.to_be_bytes());
+        segment[38..42].copy_from_slice(&seq.wrapping_add(offset).to_be_bytes());
+        if number + 1 < parts.len() {
+            // FIN and PSH belong to the last one.
+            segment[47] &= !0x09;
+        }
+        super::interface::seal(&mut segment[14..], false).unwrap();
+        offset += u32::try_from(part.len()).unwrap();
+        made.push(segment);
+    }
+    made
 }
 
 impl Port {
@@ -206,6 +273,8 @@ impl Port {
             lent: Vec::new(),
             burst: Vec::new(),
             sent: Vec::new(),
+            fills: false,
+            super_frames: 0,
         }
     }
 
@@ -226,9 +295,18 @@ impl TxQueue for Port {
         Some(&mut self.lent)
     }
 
-    fn commit(&mut self, len: usize, _: TxMeta) {
+    fn commit(&mut self, len: usize, meta: TxMeta) {
         assert!(self.room() > 0 && len <= self.lent.len());
-        self.burst.push(self.lent[..len].to_vec());
+        let mut frame = self.lent[..len].to_vec();
+        if meta.checksum_offload && self.fills {
+            super::interface::seal(&mut frame[14..], false).unwrap();
+        }
+        if meta.segment_bytes == 0 {
+            return self.burst.push(frame);
+        }
+        self.super_frames += 1;
+        self.burst
+            .extend(cut(&frame, usize::from(meta.segment_bytes)));
     }
 
     fn flush(&mut self, _: Instant) -> usize {
@@ -241,6 +319,6 @@ impl TxQueue for Port {
     }
 
     fn room(&self) -> usize {
-        self.slots - self.burst.len()
+        self.slots.saturating_sub(self.burst.len())
     }
 }

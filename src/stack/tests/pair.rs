@@ -9,6 +9,7 @@ use super::{Memory, Port, address, config};
 use crate::device::{BURST_MAX, RxFrame, RxMeta, TxQueue};
 use crate::id::{FlowId, ListenerId};
 use crate::stack::seeded::Seeded;
+use crate::stack::sweep::REST_AFTER;
 use crate::stack::{
     Change, Close, ConnectRequest, Facts, FlowOptions, FlowState, ListenRequest, Owner, Stack,
     StackConfig,
@@ -242,6 +243,11 @@ impl Pair {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// As [`Pair::next`], but the sweep of idle memory, far away, is nothing that a transfer waits for.
+    pub(crate) fn next_soon(&self) -> Option<Instant> {
+        self.next().filter(|at| at.since(self.now) < REST_AFTER / 2)
     }
 
     /// Lets time run for `span`, from event to event.

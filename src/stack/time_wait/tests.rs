@@ -152,9 +152,9 @@ fn only_the_fin_begins_the_wait_anew() {
         &segment(1, TcpFlags::FIN.with(TcpFlags::ACK), RCV - 1, 0),
     );
     assert_eq!(table.next_due(), Some(at(61_000)));
-    assert_eq!(table.expire(at(79_999), 8), 1);
+    assert_eq!(table.expire(at(79_999), 8, |_| {}), 1);
     assert!(table.contains(key(1)));
-    assert_eq!(table.expire(at(80_000), 8), 1);
+    assert_eq!(table.expire(at(80_000), 8, |_| {}), 1);
     assert!(table.is_empty());
 }
 
@@ -243,7 +243,7 @@ fn random_use_agrees_with_a_plain_map() {
                         .collect();
                     due.sort_unstable();
                     due.truncate(budget);
-                    assert_eq!(table.expire(now, budget), due.len());
+                    assert_eq!(table.expire(now, budget, |_| {}), due.len());
                     for (_, port) in due {
                         model.remove(&port);
                     }

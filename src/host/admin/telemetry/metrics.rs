@@ -101,7 +101,11 @@ fn text(asker: &Asker) -> core::result::Result<String, Silent> {
         for (name, value) in &counted.gauges {
             add("gauge", &format!("knet_{name}"), "", *value);
         }
-        for (layer, group) in [("lcore", &counted.lcore), ("stack", &counted.stack)] {
+        for (layer, group) in [
+            ("lcore", &counted.lcore),
+            ("stack", &counted.stack),
+            ("gpu", &counted.gpu),
+        ] {
             for (name, value) in group {
                 add("counter", &format!("knet_{layer}_{name}"), "_total", *value);
             }

@@ -1,0 +1,199 @@
+//! `knetctl capture`: what passes a host's port, as pcapng.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use knet::capture::Filter;
+use knet::ffi::end_signals::EndSignals;
+use knet::time::monotonic;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Value, json};
+
+use crate::USAGE;
+use crate::host::{self, Hosts, UNAVAILABLE};
+use crate::print::{self, number};
+
+/// The file could not be written (sysexits.h, EX_IOERR).
+const IO_ERROR: u8 = 74;
+
+/// Captures what passes a host's port, both ways, as pcapng with nanoseconds.
+///
+/// The data path never waits: frames that the file takes too slowly are lost to the capture and counted. Ends at ^C, after
+/// --count frames or --duration seconds. What programs of one host say to each other does not pass the port.
+///
+/// FILTER is a part of pcap-filter(7): ip, ip6, arp, icmp, tcp, udp; [src|dst] host A, net A/LEN, port N, portrange N-M;
+/// less N, greater N; and, or, not, parentheses. `knetctl capture | wireshark -k -i -` shows it live.
+///
+/// Exit status: 0 captured, 64 wrong usage, 69 no host, or it refused, 74 the file could not be written.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Capture {
+    #[command(flatten)]
+    hosts: Hosts,
+    /// The file; without it stdout, which must be no terminal.
+    #[arg(short, long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Bytes of each frame at most; 0 = all.
+    #[arg(short, long, value_name = "BYTES", default_value_t = 0)]
+    snap: u64,
+    /// Ends after so many frames.
+    #[arg(short, long, value_name = "FRAMES", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Ends after so many seconds.
+    #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    duration: Option<u64>,
+    /// With --write: the counts as one JSON object on stdout, instead of a line on stderr.
+    #[arg(long, requires = "write")]
+    json: bool,
+    /// Which frames.
+    #[arg(value_name = "FILTER", trailing_var_arg = true)]
+    filter: Vec<String>,
+}
+
+impl Capture {
+    /// Runs the command.
+    pub(crate) fn execute(self) -> ExitCode {
+        let filter = self.filter.join(" ");
+        if let Err(fault) = Filter::parse(&filter) {
+            eprintln!("knetctl: capture: {fault}");
+            return ExitCode::from(USAGE);
+        }
+        let Some(sockets) = self.hosts.sockets() else {
+            return ExitCode::from(UNAVAILABLE);
+        };
+        let [socket] = sockets.as_slice() else {
+            let names: Vec<String> = sockets
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect();
+            eprintln!(
+                "knetctl: several hosts run, say which by --socket: {}",
+                names.join(" ")
+            );
+            return ExitCode::from(USAGE);
+        };
+        let mut to: Box<dyn Write> = match &self.write {
+            Some(path) => match File::create(path) {
+                Ok(file) => Box::new(file),
+                Err(error) => {
+                    eprintln!("knetctl: {}: {error}", path.display());
+                    return ExitCode::from(IO_ERROR);
+                }
+            },
+            None if io::stdout().is_terminal() => {
+                eprintln!("knetctl: a capture is no text: name a file by -w, or send it on");
+                return ExitCode::from(USAGE);
+            }
+            None => Box::new(io::stdout().lock()),
+        };
+        let query =
+            json!({"query": "capture", "filter": filter, "snap": self.snap, "count": self.count});
+        match self.run(socket, &query, to.as_mut()) {
+            Ok((counts, None)) => {
+                self.tell(&counts);
+                ExitCode::SUCCESS
+            }
+            // Whoever read the stream has gone.
+            Ok((counts, Some(error))) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.tell(&counts);
+                ExitCode::SUCCESS
+            }
+            Ok((counts, Some(error))) => {
+                self.tell(&counts);
+                eprintln!("knetctl: the capture is cut: {error}");
+                ExitCode::from(IO_ERROR)
+            }
+            Err(fault) => {
+                eprintln!("knetctl: {}: {fault}", socket.display());
+                ExitCode::from(UNAVAILABLE)
+            }
+        }
+    }
+
+    /// Moves the stream to `to`; the counts, and why writing ended early.
+    fn run(
+        &self,
+        socket: &std::path::Path,
+        query: &Value,
+        to: &mut dyn Write,
+    ) -> Result<(Value, Option<io::Error>), String> {
+        let say = |error: io::Error| error.to_string();
+        let signals = EndSignals::catch().map_err(|errno| format!("signals: {errno}"))?;
+        let (mut ours, theirs) = UnixStream::pair().map_err(say)?;
+        let control = host::begin_with(socket, query, Some(theirs.as_fd()))?;
+        drop(theirs);
+        let end = self
+            .duration
+            .map(|seconds| monotonic() + Duration::from_secs(seconds));
+        let mut buffer = vec![0; 1 << 20];
+        let mut ending = false;
+        let mut lost = None;
+        loop {
+            let left = end.filter(|_| !ending).map(|end| end.since(monotonic()));
+            let limit = left.map(|left| Timespec {
+                tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            });
+            let mut wait = [
+                PollFd::new(&ours, PollFlags::IN),
+                PollFd::new(&signals, PollFlags::IN),
+            ];
+            let count = poll(&mut wait, limit.as_ref());
+            let [stream, signal] = wait.map(|source| !source.revents().is_empty());
+            if !ending && (count == Ok(0) || signal) {
+                // The host sends what is left, and then the counts.
+                let _ = rustix::net::shutdown(&control, rustix::net::Shutdown::Write);
+                ending = true;
+            }
+            if signal {
+                while signals.next().is_ok_and(|next| next.is_some()) {}
+            }
+            if !stream {
+                continue;
+            }
+            let count = ours.read(&mut buffer).map_err(say)?;
+            if count == 0 {
+                break;
+            }
+            let bytes = buffer.get(..count).unwrap_or_default();
+            if lost.is_none()
+                && let Err(error) = to.write_all(bytes).and_then(|()| to.flush())
+            {
+                lost = Some(error);
+                let _ = rustix::net::shutdown(&control, rustix::net::Shutdown::Write);
+                ending = true;
+            }
+        }
+        let _ = ours.shutdown(Shutdown::Both);
+        let mut text = String::new();
+        loop {
+            let (part, last) = host::part(&control)?;
+            text.push_str(&part);
+            if last {
+                break;
+            }
+        }
+        let counts = serde_json::from_str(text.trim())
+            .map_err(|error| format!("the counts are no JSON: {error}"))?;
+        Ok((counts, lost))
+    }
+
+    fn tell(&self, counts: &Value) {
+        if self.json {
+            print::json(counts);
+            return;
+        }
+        eprintln!(
+            "{} frames captured, {} passed, {} wanted, {} lost for want of a buffer",
+            number(counts, "written"),
+            number(counts, "seen"),
+            number(counts, "admitted"),
+            number(counts, "dropped")
+        );
+    }
+}

@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""CPython's own tests of sockets: on the kernel, under the shim on loopback, and under the shim at the stack's address.
+
+A test that passes on the kernel and not under the shim is a failure, unless cpython_known.txt names it with a reason.
+
+usage: cpython.py [loopback|stack] [MODULE...]
+"""
+
+import os
+import re
+import subprocess
+import sys
+import time
+
+from harness import SERVER, Lab, main
+
+LONG = os.environ.get("KNET_TEST_LONG") == "1"
+PYTHON = "/usr/bin/python3"
+MODULES = ("test_socket", "test_selectors", "test_socketserver", "test_httplib", "test_ssl", "test_asyncio")
+# Minutes by themselves, or what they say depends on how busy the machine is.
+SHORT = {"test_asyncio": ("test_events", "test_sock_lowlevel", "test_streams", "test_server", "test_selector_events", "test_sendfile")}
+KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cpython_known.txt")
+
+# Runs tests by name and prints "= TEST RESULT WORDS" for each; with an address, every loopback one in the tests is that.
+RUNNER = r"""
+import faulthandler, importlib.machinery, importlib.util, os, sys, unittest
+address, names = sys.argv[1], sys.argv[2:]
+
+class Moved(importlib.machinery.SourceFileLoader):
+    def get_code(self, name):
+        path = self.get_filename(name)
+        text = self.get_data(path).decode()
+        # In test_ssl it is the name in a certificate.
+        hosts = ("127.0.0.1",) if name == "test.test_ssl" else ("127.0.0.1", "localhost")
+        for quoted in (quote + host + quote for quote in ("'", '"') for host in hosts):
+            text = text.replace(quoted, repr(address))
+        return compile(text, path, "exec", dont_inherit=True)
+
+class Finder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        moved = name.startswith("test.test_") or name == "test.support.socket_helper"
+        found = super().find_spec(name, path, target) if moved else None
+        if found is None or not isinstance(found.loader, importlib.machinery.SourceFileLoader):
+            return None
+        loader = Moved(name, found.origin)
+        where = found.submodule_search_locations
+        return importlib.util.spec_from_file_location(name, found.origin, loader=loader, submodule_search_locations=where)
+
+if address:
+    sys.meta_path.insert(0, Finder)
+
+class Result(unittest.TestResult):
+    def say(self, test, what, more=""):
+        print("=", test.id().replace(" ", "_"), what, more.replace("\n", "|"), flush=True)
+    def startTest(self, test):
+        super().startTest(test)
+        self.whole = True
+        faulthandler.dump_traceback_later(60, exit=True)
+        print("+", test.id().replace(" ", "_"), flush=True)
+    def stopTest(self, test):
+        faulthandler.cancel_dump_traceback_later()
+        super().stopTest(test)
+    def addSuccess(self, test): self.say(test, "passed")
+    def addSkip(self, test, reason): self.say(test, "skipped", reason)
+    def addExpectedFailure(self, test, error): self.say(test, "passed")
+    def addUnexpectedSuccess(self, test): self.say(test, "failed", "unexpected success")
+    def addFailure(self, test, error): self.say(test, "failed", self._exc_info_to_string(error, test))
+    def addError(self, test, error): self.say(test, "failed", self._exc_info_to_string(error, test))
+    def addSubTest(self, test, subtest, error):
+        if error is not None:
+            self.say(test, "failed", self._exc_info_to_string(error, test))
+
+from test import support
+support.use_resources = ["cpu", "subprocess", "network"]
+support.verbose = False
+suite = unittest.defaultTestLoader.loadTestsFromNames(names)
+suite.run(Result())
+print("= end", flush=True)
+os._exit(0)  # without the threads that a failed test left waiting
+"""
+
+
+def known():
+    """{kind::test pattern: reason} of what is known to differ."""
+    found = {}
+    with open(KNOWN, encoding="utf-8") as file:
+        for line in file:
+            if line.strip() and not line.startswith("#"):
+                name, _, reason = line.strip().partition(" ")
+                found[name] = reason
+    return found
+
+
+class Tests:
+    def __init__(self):
+        self.lab = Lab()
+        self.native = {}
+        self.known = known()
+
+    @property
+    def processes(self):
+        return self.lab.processes
+
+    def run(self, shim, address, names, seconds=600):
+        """{test: (result, words)} of what ran to its end; a test that never ended hangs."""
+        words = [PYTHON, "-W", "ignore", "-c", RUNNER, address, *names]
+        command = self.lab.command("server", *words) if shim else ["ip", "netns", "exec", f"knet-{self.lab.name}-s", *words]
+        path = os.path.join(self.lab.work, "out")
+        with open(path, "wb") as out:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=self.lab.work)
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        results, begun, ended = {}, [], False
+        with open(path, errors="replace", encoding="utf-8") as out:
+            text = out.read()
+        for line in text.splitlines():
+            if line.startswith("+ "):
+                begun.append(line.split()[1])
+            elif line == "= end":
+                ended = True
+            elif line.startswith("= "):
+                _, name, what, words = line.split(" ", 3)
+                if results.get(name, ("",))[0] != "failed":
+                    results[name] = (what, words)
+        for name in begun:
+            results.setdefault(name, ("hung", text[-1500:].replace("\n", "|")))
+        if not ended and not any(result[0] == "hung" for result in results.values()):
+            results["(the end of the run)"] = ("failed", text[-1500:].replace("\n", "|"))
+        return results
+
+    def names(self, module):
+        if module in SHORT and not LONG:
+            return [f"test.{module}.{name}" for name in SHORT[module]]
+        return [f"test.{module}"] if module != "test_asyncio" else [f"test.test_asyncio.{name}" for name in asyncio_modules()]
+
+    def on_the_kernel(self, module):
+        if module not in self.native:
+            self.native[module] = self.run(False, "", self.names(module))
+        return self.native[module]
+
+    def compare(self, kind, module, address):
+        native = self.on_the_kernel(module)
+        shimmed = self.run(True, address, self.names(module))
+        passed = [name for name, (what, _) in native.items() if what == "passed"]
+        worse = [name for name in passed if shimmed.get(name, ("missing", ""))[0] != "passed"]
+        if worse:
+            # Alone: another test's time-out or port is not its fault. One that hangs is not asked again.
+            again = self.run(True, address, [name for name in worse if shimmed.get(name, ("",))[0] != "hung"])
+            again_native = self.run(False, "", worse)
+            worse = [
+                name for name in worse
+                if again.get(name, ("missing", ""))[0] != "passed" and again_native.get(name, ("",))[0] == "passed"
+            ]
+            shimmed.update(again)
+        unknown = [name for name in worse if not any(re.fullmatch(pattern, f"{kind}::{name}") for pattern in self.known)]
+        print(f"{kind} {module}: {len(passed)} pass on the kernel, {len(worse)} of them not under the shim", flush=True)
+        for name in unknown:
+            what, words = shimmed.get(name, ("missing", ""))
+            print(f"  {name}: {what}: {'|'.join(words.rstrip('|').split('|')[-4 if what == 'hung' else -1:])[-400:]}", flush=True)
+        assert len(passed) >= 10, f"{module}: only {len(passed)} tests pass on the kernel"
+        assert not unknown, f"{len(unknown)} new failures: {unknown[:5]}"
+
+
+def asyncio_modules():
+    version = subprocess.run(
+        [PYTHON, "-c", "import test.test_asyncio as t; print(t.__path__[0])"], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.strip()
+    return sorted(name.removesuffix(".py") for name in os.listdir(version) if re.fullmatch(r"test_\w+\.py", name))
+
+
+def case(kind, module, address):
+    def run(tests):
+        tests.compare(kind, module, address)
+
+    run.__name__ = f"{kind}_{module}"
+    return run
+
+
+if __name__ == "__main__":
+    begin = time.monotonic()
+    kinds = {"loopback": "", "stack": SERVER}
+    wanted = set(sys.argv[1:])
+    cases = [
+        case(kind, module, address) for kind, address in kinds.items() for module in MODULES
+        if (not wanted & set(kinds) or kind in wanted) and (not wanted & set(MODULES) or module in wanted)
+    ]
+    sys.argv[1:] = []
+    main("cpython", cases, Tests, lambda tests: tests.lab.close())

@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""100 000 connections of one process, a descriptor each; and short connections, after which nothing has grown."""
+
+import os
+import resource
+import select
+import socket
+import time
+
+from harness import SERVER, Lab, main, served, wait_for
+
+LONG = os.environ.get("KNET_TEST_LONG") == "1"
+WANTED = int(os.environ.get("KNET_TEST_HELD", 100_000))
+SHORT = int(os.environ.get("KNET_TEST_SHORT", 5_000_000 if LONG else 20_000))
+
+
+def allowed(descriptors):
+    """The limit of this process and its children, raised as far as it can be."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, max(descriptors, hard)))
+        return descriptors
+    except ValueError:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return hard
+
+
+# Without CAP_SYS_RESOURCE as many as there may be.
+HELD = min(WANTED, allowed(WANTED + 1_000) - 1_000)
+PORTS = (7001, 7002, 7003, 7004)
+WEB = 8080
+
+# An echo server that raises its own limit.
+CODE = f"""
+import resource, select, socket
+resource.setrlimit(resource.RLIMIT_NOFILE, ({HELD + 500}, {HELD + 500}))
+ready = select.epoll()
+sockets = {{}}
+for port in {PORTS}:
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(("{SERVER}", port))
+    s.listen(4096)
+    s.setblocking(False)
+    ready.register(s, select.EPOLLIN)
+    sockets[s.fileno()] = s
+listeners = set(sockets)
+while True:
+    for fd, event in ready.poll():
+        s = sockets[fd]
+        if fd in listeners:
+            try:
+                while True:
+                    peer, _ = s.accept()
+                    peer.setblocking(False)
+                    ready.register(peer, select.EPOLLIN)
+                    sockets[peer.fileno()] = peer
+            except BlockingIOError:
+                continue
+        data = s.recv(4096)
+        if data:
+            s.send(data)
+        else:
+            del sockets[fd]
+            s.close()
+"""
+
+NGINX = """
+daemon off; master_process off; pid {work}/nginx.pid; error_log {work}/nginx.log; user root;
+events {{ worker_connections 4096; }}
+http {{
+  access_log off; client_body_temp_path {work}/body; proxy_temp_path {work}/proxy; fastcgi_temp_path {work}/fastcgi;
+  uwsgi_temp_path {work}/uwsgi; scgi_temp_path {work}/scgi;
+  server {{ listen {server}:8080 backlog=1024; location / {{ return 200 "knet"; }} }}
+}}
+"""
+
+
+class Limits:
+    def __init__(self):
+        self.lab = Lab()
+        config = os.path.join(self.lab.state, "server.conf")
+        with open(config, encoding="utf-8") as file:
+            text = file.read()
+        with open(config, "w", encoding="utf-8") as file:
+            file.write(text.replace('"max_tcpcb": 24000', f'"max_tcpcb": {HELD + 10_000}'))
+        with self.lab.inside(), open("/proc/sys/net/ipv4/ip_local_port_range", "w", encoding="ascii") as file:
+            file.write("1024 65535")
+
+    @property
+    def processes(self):
+        return self.lab.processes
+
+    def listens(self, port):
+        try:
+            self.lab.connect(port, 2.0).close()
+            return True
+        except OSError:
+            return False
+
+    def host(self):
+        """The pid of the server's host."""
+        return next(int(line.split()[1]) for line in self.lab.run("status").splitlines() if line.startswith("process "))
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def settled(pid):
+    """Descriptors once the connections that only looked are closed."""
+    counts = [0]
+
+    def same():
+        counts.append(descriptors(pid))
+        time.sleep(0.2)
+        return len(set(counts[-4:])) == 1
+
+    wait_for("the descriptors settle", same)
+    return counts[-1]
+
+
+def resident_kib(pid):
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        return int(next(line for line in file if line.startswith("VmRSS")).split()[1])
+
+
+def dial(limits, count):
+    """Sockets to the server, as many at a time as its backlog takes, with the ports in turn."""
+    peers, under_way, ready, failed = [], {}, select.epoll(), []
+    with limits.lab.inside():
+        while len(peers) + len(failed) < count:
+            while len(under_way) < 1_000 and len(peers) + len(under_way) < count:
+                peer = socket.socket()
+                peer.setblocking(False)
+                peer.connect_ex((SERVER, PORTS[(len(peers) + len(under_way)) % len(PORTS)]))
+                under_way[peer.fileno()] = peer
+                ready.register(peer, select.EPOLLOUT)
+            for fd, _ in ready.poll(30, 1_000) or failed.append("nothing in 30 s") or []:
+                peer = under_way.pop(fd)
+                ready.unregister(peer)
+                error = peer.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if error:
+                    failed.append(os.strerror(error))
+                else:
+                    peers.append(peer)
+            assert not failed, (len(peers), failed[:3])
+    return peers
+
+
+def one_descriptor_a_connection(limits):
+    server = limits.lab.start("server", "/usr/bin/python3", "-c", CODE, log="echo.log")
+    for port in PORTS:
+        wait_for("the server listens", lambda: limits.listens(port), 15)
+    before, begin = settled(server.pid), time.monotonic()
+    host = limits.host()
+    with served(limits.lab, HELD):
+        peers = dial(limits, HELD)
+        wait_for("all are accepted", lambda: descriptors(server.pid) >= before + HELD, 60)
+        made = time.monotonic() - begin
+        # The one that waits in epoll_wait may have brought an eventfd.
+        assert descriptors(server.pid) <= before + HELD + 4, descriptors(server.pid) - before
+        for first in range(0, HELD, 10_000):
+            for n, peer in enumerate(peers[first : first + 10_000], first):
+                peer.send(b"%d" % n)
+            for n, peer in enumerate(peers[first : first + 10_000], first):
+                peer.setblocking(True)
+                assert peer.recv(100) == b"%d" % n
+        size = resident_kib(host) + resident_kib(server.pid)
+        print(f"{HELD} connections in {made:.1f} s, {size / HELD:.1f} KiB each in program and host", flush=True)
+        for peer in peers:
+            peer.close()
+    wait_for("all are closed", lambda: descriptors(server.pid) <= before + 4, 120)
+    with served(limits.lab, 1_000):
+        for peer in dial(limits, 1_000):
+            peer.close()
+    limits.lab.end(server)
+    return f"{HELD} of {WANTED} were held: ulimit -Hn cannot be raised" if HELD < WANTED else None
+
+
+def short_connections_leave_nothing(limits):
+    config = os.path.join(limits.lab.work, "nginx.conf")
+    with open(config, "w", encoding="ascii") as file:
+        file.write(NGINX.format(work=limits.lab.work, server=SERVER))
+    server = limits.lab.start("server", "nginx", "-c", config, log="nginx.out")
+    wait_for("nginx listens", lambda: limits.listens(WEB), 15)
+    host = limits.host()
+    samples = []
+    with served(limits.lab, SHORT):
+        for _ in range(10):
+            out = limits.lab.client(
+                "ab", "-q", "-c", "20", "-n", str(SHORT // 10), f"http://{SERVER}:{WEB}/", seconds=60 + SHORT // 10_000
+            )
+            assert "Failed requests:        0\n" in out, out
+            # What the last ones left behind is gone after the sweep and TIME-WAIT.
+            time.sleep(2.5 if LONG else 0.5)
+            samples.append([descriptors(server.pid), descriptors(host), resident_kib(server.pid), resident_kib(host)])
+    print(f"{SHORT} short connections: descriptors and KiB of nginx and host {samples[0]} then {samples[-1]}", flush=True)
+    # The first tenth warms up: tables and buffers reach their size.
+    for first, last in zip(samples[1], samples[-1]):
+        assert last <= first + max(4, first // 10 if first > 1_000 else 0), samples
+    limits.lab.end(server)
+
+
+if __name__ == "__main__":
+    main("limits", [one_descriptor_a_connection, short_connections_leave_nothing], Limits, lambda limits: limits.lab.close())

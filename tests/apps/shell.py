@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""The scripts of the README: what is installed where there is dnf, the demo's output, and what is left when it is stopped."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+from harness import ROOT, main, wait_for
+
+DEPS = os.path.join(ROOT, "scripts", "deps.sh")
+# What scripts need of a system beside the commands that they look for.
+TOOLS = "bash sh awk basename cat cut dirname env false grep head ls mkdir mktemp rm sed sort tail tr true".split()
+# Names that Fedora 40 and openEuler 24.03 have packages by; the first of a need that is known is taken.
+KNOWN = set("""binutils cargo clang-devel clippy curl dpdk dpdk-devel dpdk-tools dpkg-dev ethtool gcc gdb git git-core glibc-devel
+gperftools-libs haproxy httpd-tools iperf3 iproute iputils java-17-openjdk-devel jemalloc ksh libcap libseccomp
+lighttpd logrotate memcached mosquitto netcat nginx nodejs openssl pkgconf-pkg-config postgresql-contrib
+postgresql-server procps-ng python3 python3-gunicorn python3-requests python3-test redis rpm-build rpmlint rsync
+rsyslog rust rustfmt socat strace tcpdump util-linux valgrind valkey-compat-redis varnish wget""".split())
+# Not there: the tests that need them are skipped.
+ABSENT = {"libmemcached", "wrk"}
+
+
+class Machine:
+    """A PATH on which there are the basic tools, a dnf that writes down what it is asked, and root by name."""
+
+    def __init__(self):
+        self.processes = []
+        self.folder = tempfile.mkdtemp(prefix="knet-shell-")
+        self.lines = os.path.join(self.folder, "dnf.log")
+
+    def dnf(self, known, cargo=None):
+        path = os.path.join(self.folder, "bin")
+        shutil.rmtree(path, ignore_errors=True)
+        os.mkdir(path)
+        for tool in TOOLS:
+            os.symlink(shutil.which(tool), os.path.join(path, tool))
+        answers = "\n".join(f"    {name}) exit 0 ;;" for name in sorted(known))
+        self.script(path, "dnf", f'echo "$*" >>{self.lines}\ncase $2 in list) case $3 in\n{answers}\n    esac; exit 1 ;; esac\nexit 0')
+        self.script(path, "id", "echo 0")
+        if cargo:
+            self.script(path, "cargo", f'echo "cargo {cargo} (of the test)"')
+        if os.path.exists(self.lines):
+            os.unlink(self.lines)
+        return {"PATH": path, "HOME": self.folder, "CARGO_HOME": os.path.join(self.folder, "none")}
+
+    @staticmethod
+    def script(folder, name, text):
+        path = os.path.join(folder, name)
+        with open(path, "w", encoding="ascii") as file:
+            file.write(f"#!/bin/sh\n{text}\n")
+        os.chmod(path, 0o755)
+
+    def deps(self, verb, known, cargo=None):
+        result = subprocess.run(
+            ["bash", DEPS, verb], env=self.dnf(known, cargo), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
+        )
+        asked = []
+        if os.path.exists(self.lines):
+            with open(self.lines, encoding="ascii") as file:
+                asked = [line.split() for line in file]
+        result.installed = [name for words in asked if words[:3] == ["-q", "-y", "install"] for name in words[3:]]
+        return result
+
+
+def needs(_machine=None):
+    """The table of deps.sh: probe, apt names, dnf names."""
+    with open(DEPS, encoding="ascii") as file:
+        text = file.read().split("NEEDS'\n", 1)[1].split("NEEDS", 1)[0]
+    return [[part.strip() for part in line.split("|")] for line in text.splitlines() if "|" in line]
+
+
+def every_need_has_a_package_of_dnf(_machine):
+    for _verbs, probe, _apt, dnf in needs():
+        names = dnf.split()
+        assert names == ["-"] and probe.startswith("cargo") or names and set(names) <= KNOWN | ABSENT, (probe, names)
+
+
+def dnf_is_asked_for_what_is_missing(machine):
+    result = machine.deps("test", KNOWN, cargo="1.99.0")
+    assert result.returncode == 0, result.stdout
+    missing = {"gcc", "pkgconf-pkg-config", "redis", "python3", "git-core", "curl", "strace", "gdb", "valgrind"}
+    # What lies in /usr/sbin or /usr/include is found there, whatever the PATH.
+    assert missing <= set(result.installed) <= KNOWN, (result.installed, result.stdout)
+    assert len(result.installed) == len(set(result.installed)) or "redis" in result.installed, result.installed
+    assert "deps.sh: installing gcc" in result.stdout, result.stdout
+    build = machine.deps("build", KNOWN, cargo="1.99.0")
+    assert "gcc" in build.installed and "redis" not in build.installed, build.installed
+
+
+def a_package_that_dnf_does_not_know_is_one_line(machine):
+    result = machine.deps("test", KNOWN - {"strace", "redis"}, cargo="1.99.0")
+    assert result.returncode == 0, result.stdout
+    assert re.search("^deps.sh: left out, dnf knows none of: +strace$", result.stdout, re.MULTILINE), result.stdout
+    assert "strace" not in result.installed and "valkey-compat-redis" in result.installed, result.installed
+
+
+def a_cargo_that_is_too_old_is_one_line(machine):
+    for cargo, found in ((None, "none"), ("1.10.0", "cargo 1.10.0")):
+        result = machine.deps("build", KNOWN, cargo)
+        assert result.returncode != 0 and {"cargo", "rust"} <= set(result.installed), (result.installed, result.stdout)
+        assert re.search(rf"no cargo of version [\d.]+ or newer is here \(found: {found}", result.stdout), result.stdout
+
+
+def without_root(machine):
+    environment = machine.dnf(KNOWN, "1.99.0")
+    Machine.script(environment["PATH"], "id", "echo 1000")
+    result = subprocess.run(["bash", DEPS, "build"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert result.returncode != 0 and "run as root to install" in result.stdout and "gcc" in result.stdout, result.stdout
+
+
+def ours():
+    """What a demo may leave: namespaces, labs, processes of ours, folders."""
+    spaces = subprocess.run(["ip", "netns", "list"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    labs = os.path.join(os.environ.get("KNET_LAB_DIR") or os.path.join(os.environ.get("XDG_RUNTIME_DIR", "/tmp"), f"knet-lab-{os.getuid()}"))
+    return (
+        {line.split()[0] for line in spaces.splitlines() if "knet-demo" in line}
+        | {name for name in (os.listdir(labs) if os.path.isdir(labs) else []) if name.startswith("demo-")}
+    )
+
+
+def group(pid):
+    """Processes of a group."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/stat", encoding="ascii", errors="replace") as stat:
+                fields = stat.read().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[2]) == pid and fields[0] != "Z":
+            found.append(int(entry))
+    return found
+
+
+class Demo:
+    def __init__(self, *options):
+        self.log = tempfile.TemporaryFile("w+", errors="replace")
+        self.process = subprocess.Popen(
+            [os.path.join(ROOT, "scripts", "demo.sh"), *options], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+            start_new_session=True,
+        )
+
+    def text(self):
+        self.log.seek(0)
+        return self.log.read()
+
+
+def needs_root():
+    return "needs root for network namespaces" if os.geteuid() != 0 else None
+
+
+def the_demo_prints_its_table_and_writes_it(machine):
+    if reason := needs_root():
+        return reason
+    path = os.path.join(machine.folder, "demo.json")
+    demo = Demo("--requests", "4000", "--json", path)
+    assert demo.process.wait(180) == 0, demo.text()
+    text = demo.text()
+    for words in ("redis-server on the kernel", "redis-server under the shim", "kernel: 50 clients", "knet: 1000 clients"):
+        assert words in text, (words, text)
+    with open(path, encoding="ascii") as file:
+        told = json.load(file)
+    assert list(told) == ["rows"] and [(row["test"], row["clients"]) for row in told["rows"]] == [
+        ("SET", 50), ("GET", 50), ("SET", 1000), ("GET", 1000)], told
+    for row in told["rows"]:
+        assert set(row) == {"test", "clients", "kernel_rps", "knet_rps", "ratio", "served_by_stack"}, row
+        assert row["kernel_rps"] > 0 and row["knet_rps"] > 0 and row["served_by_stack"] == 1, row
+        assert abs(row["ratio"] - row["knet_rps"] / row["kernel_rps"]) < 0.01, row
+    assert len(re.findall(r"^(?:SET|GET) +(?:50|1000) .* 100%$", text, re.MULTILINE)) == 4, text
+    wait_for("nothing is left", lambda: not ours())
+    return None
+
+
+def the_demo_leaves_nothing_when_it_is_stopped(_machine):
+    """By Ctrl-C, which the whole group gets, at every stage of it."""
+    if reason := needs_root():
+        return reason
+    for words in ("building the release", "redis-server on the kernel", "kernel: 50 clients", "kernel: 1000 clients",
+                  "redis-server under the shim", "knet: 50 clients", "knet: 1000 clients"):
+        demo = Demo("--requests", "20000")
+        wait_for(words, lambda: words in demo.text() or demo.process.poll() is not None, 120)
+        time.sleep(0.05)
+        os.killpg(demo.process.pid, signal.SIGINT)
+        status = demo.process.wait(30)
+        assert status in (130, -signal.SIGINT), (words, status, demo.text())
+        wait_for(f"{words}: nothing is left", lambda: not ours() and not group(demo.process.pid), 20)
+    return None
+
+
+CASES = [
+    every_need_has_a_package_of_dnf, dnf_is_asked_for_what_is_missing, a_package_that_dnf_does_not_know_is_one_line,
+    a_cargo_that_is_too_old_is_one_line, without_root, the_demo_prints_its_table_and_writes_it,
+    the_demo_leaves_nothing_when_it_is_stopped,
+]
+
+if __name__ == "__main__":
+    main("shell", CASES, Machine, lambda machine: shutil.rmtree(machine.folder, ignore_errors=True))

@@ -1,0 +1,232 @@
+/* Bytes in and out by every call that moves them, and the same calls with bad addresses. */
+#ifndef KNET_TRANSFERS_H
+#define KNET_TRANSFERS_H
+
+#include "state.h"
+#include <sys/sendfile.h>
+#include <sys/uio.h>
+
+enum { ROOM = 1 << 16 };
+
+static bool is(const char *a, const char *b)
+{
+    return strcmp(a, b) == 0;
+}
+
+static long transmit(int fd, unsigned char *bytes, size_t size, int flags, const char *how)
+{
+    struct iovec parts[2] = {{bytes, size / 2}, {bytes + size / 2, size - size / 2}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    struct mmsghdr several[2] = {{message, 0}, {message, 0}};
+    struct address there;
+    if (is(how, "write")) return write(fd, bytes, size);
+    if (is(how, "writev")) return writev(fd, parts, 2);
+    if (is(how, "pwrite")) return pwrite(fd, bytes, size, 0);
+    if (is(how, "pwritev")) return pwritev(fd, parts, 2, 0);
+    if (is(how, "pwritev2")) return pwritev2(fd, parts, 2, -1, flags);
+    if (is(how, "sendto")) return sendto(fd, bytes, size, flags, NULL, 0);
+    if (is(how, "sendmsg")) return sendmsg(fd, &message, flags);
+    if (is(how, "sendmmsg")) return sendmmsg(fd, several, 1, (unsigned)flags) == 1 ? (long)several[0].msg_len : -1;
+    if (is(how, "send")) return send(fd, bytes, size, flags);
+    address_of(how, &there); /* an address that the connection does not need */
+    return sendto(fd, bytes, size, flags, there.at, there.size);
+}
+
+static void op_send(struct call *this) /* NAME SIZE [FLAGS] [CALL or ADDRESS] */
+{
+    static __thread unsigned char bytes[ROOM];
+    long size = number(this, 2, 1);
+    new_bytes(bytes, size < ROOM ? size : ROOM);
+    long sent = transmit(fd_of(needed(this, 1)), bytes, (size_t)size, (int)flags_of(message_flags, word(this, 3, "0")), word(this, 4, "send"));
+    if (sent > 0) atomic_fetch_add(&sent_bytes, (unsigned)sent);
+    say(this, sent);
+}
+
+static void op_print(struct call *this) /* NAME TEXT: by dprintf */
+{
+    say(this, dprintf(fd_of(needed(this, 1)), "%s", needed(this, 2)));
+}
+
+static long receive(int fd, unsigned char *bytes, size_t size, int flags, const char *how)
+{
+    struct iovec parts[2] = {{bytes, size / 2}, {bytes + size / 2, size - size / 2}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    struct mmsghdr several[2] = {{message, 0}, {message, 0}};
+    struct timespec none = {0, 0};
+    if (is(how, "read")) return read(fd, bytes, size);
+    if (is(how, "readv")) return readv(fd, parts, 2);
+    if (is(how, "pread")) return pread(fd, bytes, size, 0);
+    if (is(how, "preadv")) return preadv(fd, parts, 2, 0);
+    if (is(how, "preadv2")) return preadv2(fd, parts, 2, -1, flags);
+    if (is(how, "recvfrom")) return recvfrom(fd, bytes, size, flags, NULL, NULL);
+    if (is(how, "recvmsg")) return recvmsg(fd, &message, flags);
+    if (is(how, "recvmmsg")) return recvmmsg(fd, several, 1, flags, NULL) == 1 ? (long)several[0].msg_len : -1;
+    if (is(how, "recvmmsg0")) return recvmmsg(fd, several, 1, flags, &none) == 1 ? (long)several[0].msg_len : -1;
+    if (is(how, "null")) return recv(fd, NULL, size, flags);
+    return recv(fd, bytes, size, flags);
+}
+
+static void op_recv(struct call *this) /* NAME SIZE [FLAGS] [CALL] */
+{
+    static __thread unsigned char bytes[ROOM];
+    memset(bytes, 0xee, sizeof bytes);
+    long size = number(this, 2, 1);
+    long got = receive(fd_of(needed(this, 1)), bytes, (size_t)size, (int)flags_of(message_flags, word(this, 3, "0")), word(this, 4, "recv"));
+    if (is(word(this, 4, ""), "null"))
+        say(this, got);
+    else
+        say_bytes(this, bytes, got);
+}
+
+static void op_message(struct call *this) /* NAME SIZE [FLAGS]: recvmsg with every out field set to something */
+{
+    unsigned char bytes[4096], control[256];
+    struct sockaddr_in name = {.sin_family = 77};
+    struct iovec part = {bytes, (size_t)number(this, 2, 1)};
+    struct msghdr message = {&name, sizeof name, &part, 1, control, sizeof control, 0xff};
+    long got = recvmsg(fd_of(needed(this, 1)), &message, (int)flags_of(message_flags, word(this, 3, "0")));
+    say(this, got);
+    if (got < 0) return;
+    char flags[64];
+    flags_text(message_flags, message.msg_flags, flags, sizeof flags);
+    sprintf(strchr(this->answer, 0), " name %d control %zu flags %s", message.msg_namelen, message.msg_controllen, flags);
+}
+
+static void op_batch(struct call *this) /* NAME send|recv COUNT SIZE [FLAGS]: several messages in one call */
+{
+    static unsigned char bytes[8][256];
+    struct mmsghdr all[8];
+    struct iovec parts[8];
+    long count = number(this, 3, 2), size = number(this, 4, 1);
+    bool sends = is(needed(this, 2), "send");
+    for (int n = 0; n < 8; n++) {
+        parts[n] = (struct iovec){bytes[n], (size_t)size};
+        all[n] = (struct mmsghdr){{.msg_iov = &parts[n], .msg_iovlen = 1}, 0};
+        if (sends) new_bytes(bytes[n], size);
+    }
+    int flags = (int)flags_of(message_flags, word(this, 5, "0")), fd = fd_of(this->words[1]);
+    int done = sends ? sendmmsg(fd, all, (unsigned)count, (unsigned)flags) : recvmmsg(fd, all, (unsigned)count, flags, NULL);
+    say(this, done);
+    for (int n = 0; n < done; n++) sprintf(strchr(this->answer, 0), " %u", all[n].msg_len);
+}
+
+static void op_sendfile(struct call *this) /* NAME FILE SIZE [OFFSET]: tells the offset after it */
+{
+    off_t offset = number(this, 4, 0);
+    long sent = sendfile(fd_of(needed(this, 1)), fd_of(needed(this, 2)), this->count > 4 ? &offset : NULL, (size_t)number(this, 3, 1));
+    say(this, sent);
+    if (sent >= 0 && this->count > 4) sprintf(strchr(this->answer, 0), " to %ld", (long)offset);
+}
+
+static void op_skip(struct call *this) /* NAME SIZE: reads and forgets, whatever it is */
+{
+    static unsigned char bytes[ROOM];
+    say(this, recv(fd_of(needed(this, 1)), bytes, (size_t)number(this, 2, ROOM), MSG_DONTWAIT));
+}
+
+/* Until nothing more goes in, and until all of that has come out: how much it is differs. */
+static atomic_long filled;
+
+static void op_fill(struct call *this) /* NAME */
+{
+    static unsigned char bytes[16384];
+    int fd = fd_of(needed(this, 1));
+    long more, idle = 0, total = 0;
+    do {
+        more = send(fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (more > 0) total += more, idle = 0;
+        if (more < 0 && errno == EAGAIN) pause_us(5000), idle++;
+    } while (total < 64 << 20 && (more > 0 || (errno == EAGAIN && idle < 20)));
+    atomic_fetch_add(&filled, total);
+    say(this, more);
+}
+
+static void op_drain(struct call *this) /* NAME */
+{
+    static unsigned char bytes[ROOM];
+    int fd = fd_of(needed(this, 1));
+    long left = atomic_exchange(&filled, 0), more;
+    struct pollfd one = {fd, POLLIN, 0};
+    while (left > 0) {
+        if (poll(&one, 1, 3000) <= 0) break;
+        more = recv(fd, bytes, left < ROOM ? (size_t)left : ROOM, MSG_DONTWAIT);
+        if (more < 0 && errno == EAGAIN) continue;
+        if (more < 0) {
+            say(this, more);
+            return;
+        }
+        if (more == 0) break;
+        left -= more;
+    }
+    say_text(this, left ? "some" : "all");
+}
+
+/* Calls with a pointer to nowhere. */
+static void op_fault(struct call *this) /* CALL NAME */
+{
+    const char *how = needed(this, 1);
+    int fd = fd_of(needed(this, 2)), value = 4;
+    void *volatile nowhere = (void *)16;
+    struct iovec part = {nowhere, 4};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1}, lost = {.msg_iov = nowhere, .msg_iovlen = 1};
+    char bytes[8] = "";
+    socklen_t size = sizeof value;
+    struct iovec good = {bytes, 4};
+    long result = is(how, "send") ? send(fd, nowhere, 4, MSG_NOSIGNAL)
+                  : is(how, "write") ? write(fd, nowhere, 4)
+                  : is(how, "writev") ? writev(fd, &part, 1)
+                  : is(how, "writev_list") ? writev(fd, nowhere, 1)
+                  : is(how, "sendto_address") ? sendto(fd, bytes, 4, 0, nowhere, 16)
+                  : is(how, "sendmsg") ? sendmsg(fd, &message, 0)
+                  : is(how, "sendmsg_list") ? sendmsg(fd, &lost, 0)
+                  : is(how, "sendmsg_header") ? sendmsg(fd, nowhere, 0)
+                  : is(how, "sendmmsg") ? sendmmsg(fd, nowhere, 1, 0)
+                  : is(how, "recv") ? recv(fd, nowhere, 4, MSG_DONTWAIT)
+                  : is(how, "read") ? read(fd, nowhere, 4)
+                  : is(how, "readv") ? readv(fd, &part, 1)
+                  : is(how, "readv_list") ? readv(fd, nowhere, 1)
+                  : is(how, "recvfrom_address") ? recvfrom(fd, bytes, 4, MSG_DONTWAIT, nowhere, &size)
+                  : is(how, "recvfrom_length") ? recvfrom(fd, bytes, 4, MSG_DONTWAIT, (struct sockaddr *)bytes, nowhere)
+                  : is(how, "recvmsg") ? recvmsg(fd, &message, MSG_DONTWAIT)
+                  : is(how, "recvmsg_list") ? recvmsg(fd, &lost, MSG_DONTWAIT)
+                  : is(how, "recvmsg_header") ? recvmsg(fd, nowhere, MSG_DONTWAIT)
+                  : is(how, "accept_address") ? accept(fd, nowhere, &size)
+                  : is(how, "accept_length") ? accept(fd, (struct sockaddr *)bytes, nowhere)
+                  : is(how, "getsockname") ? getsockname(fd, nowhere, &size)
+                  : is(how, "getsockname_length") ? getsockname(fd, (struct sockaddr *)bytes, nowhere)
+                  : is(how, "getpeername") ? getpeername(fd, nowhere, &size)
+                  : is(how, "getsockopt") ? getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, nowhere, &size)
+                  : is(how, "getsockopt_length") ? getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &value, nowhere)
+                  : is(how, "getsockopt_info") ? getsockopt(fd, IPPROTO_TCP, TCP_INFO, nowhere, &size)
+                  : is(how, "setsockopt") ? setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, nowhere, 4)
+                  : is(how, "setsockopt_tcp") ? setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, nowhere, 4)
+                  : is(how, "fionread") ? ioctl(fd, FIONREAD, nowhere)
+                  : is(how, "fionbio") ? ioctl(fd, FIONBIO, nowhere)
+                  : is(how, "sendfile_offset") ? sendfile(fd, 0, nowhere, 4)
+                  : is(how, "preadv") ? preadv(fd, &good, 1, 0)
+                                      : (fprintf(stderr, "script: no fault '%s'\n", how), exit(70), 0);
+    say(this, result);
+}
+
+static void op_parts(struct call *this) /* NAME writev|readv|sendmsg|recvmsg COUNT: that many parts of one byte */
+{
+    static unsigned char bytes[2048];
+    static struct iovec parts[2048];
+    const char *how = needed(this, 2);
+    long count = number(this, 3, 1);
+    new_bytes(bytes, sizeof bytes);
+    for (int n = 0; n < 2048; n++) parts[n] = (struct iovec){bytes + n, 1};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
+    int fd = fd_of(this->words[1]);
+    bool sends = is(how, "writev") || is(how, "sendmsg");
+    if (!sends) memset(bytes, 0xee, sizeof bytes);
+    long moved = is(how, "writev") ? writev(fd, parts, (int)count) : is(how, "readv") ? readv(fd, parts, (int)count)
+                 : is(how, "sendmsg") ? sendmsg(fd, &message, 0) : recvmsg(fd, &message, MSG_DONTWAIT);
+    if (sends && moved > 0) atomic_fetch_add(&sent_bytes, (unsigned)moved);
+    if (sends)
+        say(this, moved);
+    else
+        say_bytes(this, bytes, moved);
+}
+
+#endif
