@@ -56,8 +56,14 @@ fn the_object_is_linked_as_a_preload_must_be() {
 fn every_exported_name_has_a_conformance_case() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let mut text = String::new();
-    for entry in std::fs::read_dir(folder.join("conformance")).unwrap() {
-        text += &std::fs::read_to_string(entry.unwrap().path()).unwrap();
+    let programs = folder.join("conformance");
+    for folder in [programs.join("script"), programs] {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() {
+                text += &std::fs::read_to_string(path).unwrap();
+            }
+        }
     }
     // What the compiler must have made of a call (the checked twins) the runner looks up in the object.
     let runner = std::fs::read_to_string(folder.join("apps/conformance.py")).unwrap();
@@ -68,7 +74,8 @@ fn every_exported_name_has_a_conformance_case() {
     };
     let untried: Vec<_> = include_str!("../frame/exports.txt")
         .lines()
-        .filter(|name| !is_called(name))
+        // preadv64v2 and pwritev64v2 are other names of the same calls.
+        .filter(|name| !is_called(&name.replace("64v2", "2")))
         .collect();
     assert_eq!(untried, [""; 0]);
 }

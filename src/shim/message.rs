@@ -86,6 +86,23 @@ pub(super) unsafe fn carries_accelerated(message: *const msghdr) -> bool {
     found
 }
 
+/// As [`carries_accelerated`], of several messages.
+///
+/// # Safety
+/// Null, or `count` messages as sendmmsg(2).
+pub(super) unsafe fn any_carries_accelerated(messages: *const mmsghdr, count: c_uint) -> bool {
+    let count = (count as usize).min(cvt::PARTS_MAX);
+    !messages.is_null()
+        && (0..count).any(|index| {
+            // SAFETY: index < count.
+            let message = unsafe { messages.add(index) };
+            // SAFETY: inside the list.
+            let head = unsafe { &raw const (*message).msg_hdr };
+            // SAFETY: as the caller promises.
+            unsafe { carries_accelerated(head) }
+        })
+}
+
 /// Bytes of control data that are copied: 253 descriptors (SCM_MAX_FD) and the sender's credentials fit.
 const CONTROL_WORDS: usize = 160;
 

@@ -304,7 +304,16 @@ pub unsafe fn recvmmsg(
 ) -> c_int {
     let Some(socket) = accelerated(fd) else {
         // SAFETY: the caller's arguments, unchanged.
-        return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+        let received = unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+        for index in 0..usize::try_from(received).unwrap_or(0) {
+            // SAFETY: one of those that were received.
+            let message = unsafe { messages.add(index) };
+            // SAFETY: inside the list.
+            let head = unsafe { &raw const (*message).msg_hdr };
+            // SAFETY: the kernel has just filled it in.
+            unsafe { message::receive_descriptors(head) };
+        }
+        return received;
     };
     // A pending error comes before any bytes (do_recvmmsg).
     if flags & libc::MSG_ERRQUEUE == 0 {

@@ -15,7 +15,7 @@ use super::{control, cvt, message};
 use crate::errno::{Errno, Result};
 use crate::fd::inflight::InFlight;
 use crate::fd::{Socket, accelerated};
-use crate::ffi::{process, real};
+use crate::ffi::{errno, process, real};
 use crate::socket::stream;
 
 /// Sends `parts`. EPIPE raises SIGPIPE in the calling thread, unless the caller says not to.
@@ -155,6 +155,16 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_
 /// As for the C function.
 pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     let Some(socket) = accelerated(fd) else {
+        // SAFETY: each message as the caller promises.
+        if unsafe { message::any_carries_accelerated(messages, count) } {
+            let send = |message: *mut msghdr| {
+                // SAFETY: as above.
+                let sent = unsafe { sendmsg(fd, message, flags) };
+                usize::try_from(sent).map_err(|_| errno::last())
+            };
+            // SAFETY: as the caller promises.
+            return cvt::number(unsafe { message::each_message(messages, count, send) });
+        }
         // SAFETY: the caller's arguments, unchanged.
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
     };

@@ -192,6 +192,36 @@ CASE(several_in_one_message_and_others_among_them)
     }
 }
 
+CASE(messages_of_one_call)
+{
+    int way[2];
+    struct pair two = pair();
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control = {.bytes = {0}}, got = {.bytes = {0}};
+    char text[4] = "abc";
+    struct iovec parts[2] = {{text, 1}, {text + 1, 2}};
+    struct mmsghdr both[2] = {{.msg_hdr = {.msg_iov = parts, .msg_iovlen = 1}},
+                              {.msg_hdr = {.msg_iov = parts + 1, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control}}};
+    OK(socketpair(AF_UNIX, SOCK_DGRAM, 0, way));
+    struct cmsghdr *head = CMSG_FIRSTHDR(&both[1].msg_hdr);
+    *head = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+    memcpy(CMSG_DATA(head), &two.server, sizeof(int));
+    EQUAL(sendmmsg(way[0], both, 2, 0), 2);
+    EQUAL(both[0].msg_len, 1);
+    EQUAL(both[1].msg_len, 2);
+    OK(close(two.server));
+    both[1].msg_hdr.msg_control = got.bytes;
+    EQUAL(recvmmsg(way[1], both, 2, 0, NULL), 2);
+    int fd;
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&both[1].msg_hdr)), sizeof fd);
+    put(fd, 0, 10);
+    get(two.client, 0, 10);
+    OK(close(fd));
+    end_of_stream(two.client);
+}
+
 CASE(one_accepts_and_others_serve)
 {
     enum { WORKERS = 3, REQUESTS = 60 };
