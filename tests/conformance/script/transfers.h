@@ -23,6 +23,7 @@ static long transmit(int fd, unsigned char *bytes, size_t size, int flags, const
     if (is(how, "writev")) return writev(fd, parts, 2);
     if (is(how, "pwrite")) return pwrite(fd, bytes, size, 0);
     if (is(how, "pwritev")) return pwritev(fd, parts, 2, 0);
+    if (is(how, "pwritev64v2")) return pwritev64v2(fd, parts, 2, -1, flags);
     if (is(how, "pwritev2")) return pwritev2(fd, parts, 2, -1, flags);
     if (is(how, "sendto")) return sendto(fd, bytes, size, flags, NULL, 0);
     if (is(how, "sendmsg")) return sendmsg(fd, &message, flags);
@@ -57,6 +58,7 @@ static long receive(int fd, unsigned char *bytes, size_t size, int flags, const 
     if (is(how, "readv")) return readv(fd, parts, 2);
     if (is(how, "pread")) return pread(fd, bytes, size, 0);
     if (is(how, "preadv")) return preadv(fd, parts, 2, 0);
+    if (is(how, "preadv64v2")) return preadv64v2(fd, parts, 2, -1, flags);
     if (is(how, "preadv2")) return preadv2(fd, parts, 2, -1, flags);
     if (is(how, "recvfrom")) return recvfrom(fd, bytes, size, flags, NULL, NULL);
     if (is(how, "recvmsg")) return recvmsg(fd, &message, flags);
