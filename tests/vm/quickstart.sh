@@ -84,7 +84,11 @@ CONF
     sleep 2
   done
   # 9. The port goes back to the kernel, after the host has let go of it.
-  for _ in $(seq 100); do pgrep knetd >/dev/null || break; sleep 0.2; done
+  for try in $(seq 60); do
+    pgrep knetd >/dev/null || break
+    [ $((try % 10)) != 0 ] || knetctl stats 2>/dev/null | grep '^now.' | sed 's/^/VM waits /'
+    sleep 1
+  done
   after=$(awk '/^Tcp: [0-9]/ { print $6 + $7 }' /proc/net/snmp)
   echo "VM kernel $((after - before))"
   $7 || fail "giving $bdf back"
