@@ -183,13 +183,16 @@ class Lab:
         return dict(zip(lines[0], map(int, lines[1])))
 
     def stats(self):
-        """Counters of the server's hosts, added up."""
-        total = {}
+        """Counters of the server's hosts, added up; what one host names in two places counts once."""
+        hosts = [{}]
         for line in self.run("status").splitlines():
             parts = line.split()
-            if len(parts) == 2 and parts[1].isdigit():
-                total[parts[0]] = total.get(parts[0], 0) + int(parts[1])
-        return total
+            if line.startswith(("server host:", "client host:")):
+                hosts.append({})
+            elif len(parts) == 2 and parts[1].isdigit():
+                hosts[-1][parts[0]] = int(parts[1])
+        names = {name for host in hosts for name in host}
+        return {name: sum(host.get(name, 0) for host in hosts) for name in names}
 
     def end(self, process, how=signal.SIGTERM, seconds=10):
         if process.poll() is None:

@@ -115,7 +115,7 @@ public class Clients {
             System.out.println(answer.substring(answer.lastIndexOf('\\n') + 1));
         }
         try { new Socket(words[0], 9999); } catch (ConnectException error) { System.out.println("refused"); }
-        try { new Socket().connect(new InetSocketAddress("10.77.0.77", 80), 500); } catch (SocketTimeoutException error) { System.out.println("timed out"); }
+        try { new Socket().connect(new InetSocketAddress("10.77.0.77", 80), 200); } catch (SocketTimeoutException error) { System.out.println("timed out"); }
         try (Socket peer = new Socket(words[0], 9000)) {
             peer.setSoTimeout(300);
             peer.getInputStream().read();

@@ -53,7 +53,7 @@ const sha = (bytes) => crypto.createHash('sha256').update(bytes).digest('hex');
   await new Promise((done) => net.connect(9999, address).on('error', (error) => { console.log(error.code); done(); }));
   await new Promise((done) => {
     const peer = net.connect(80, '10.77.0.77');
-    peer.setTimeout(500, () => { console.log('timeout'); peer.destroy(); done(); });
+    peer.setTimeout(200, () => { console.log('timeout'); peer.destroy(); done(); });
   });
 })();
 """

@@ -58,7 +58,7 @@ async def all():
     except ConnectionRefusedError:
         print("refused")
     try:
-        await asyncio.wait_for(asyncio.open_connection("10.77.0.77", 80), 0.5)
+        await asyncio.wait_for(asyncio.open_connection("10.77.0.77", 80), 0.2)
     except TimeoutError:
         print("timed out")
 asyncio.run(all())
@@ -78,7 +78,7 @@ try:
 except requests.exceptions.ConnectionError:
     print("refused")
 try:
-    requests.get("http://10.77.0.77/", timeout=0.5)
+    requests.get("http://10.77.0.77/", timeout=0.2)
 except requests.exceptions.Timeout:
     print("timed out")
 """
