@@ -117,11 +117,18 @@ def main():
         chosen = of_the_day(every)
         print(f"mutants of today: {', '.join(chosen)}", flush=True)
     copy_sources()
+    failed = False
+    for name in every:
+        try:
+            patch(name, "--dry-run")
+        except AssertionError as error:
+            failed = True
+            print(f"FAIL mutants::{name}: {error}", flush=True)
     build()
     output = scripts(sorted({case for name in chosen for case in read(name)[1]}))
     sound = "FAIL" not in output
     print(f"{'PASS' if sound else 'FAIL'} mutants::none: the unchanged copy passes{'' if sound else output[-800:]}", flush=True)
-    failed = not sound
+    failed |= not sound
     for name in chosen:
         begin = time.monotonic()
         try:
