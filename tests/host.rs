@@ -393,6 +393,16 @@ fn a_second_sigterm_does_not_wait_for_a_peer_that_is_gone() {
     let into = server.program.accept(listener).unwrap();
     client.knetd.signal(Signal::STOP);
     server.program.send(into, b"nobody hears this");
+    // What a program leaves behind is delivered; what it still holds would be reset.
+    drop(server);
+    let clients = || {
+        let tool = knetd::connect(&path).unwrap();
+        knetd::send(tool.as_fd(), &Message::new(Kind::Status, 0, 0), &[]);
+        let answer = knetd::receive(tool.as_fd()).unwrap();
+        let status: serde_json::Value = serde_json::from_str(&answer.text).unwrap();
+        status["clients"].clone()
+    };
+    until("the program has left", || clients() == 0);
     knetd.signal(Signal::TERM);
     until("nobody finds it any more", || !path.exists());
     assert!(knetd.runs(), "it still tries to deliver");

@@ -129,7 +129,7 @@ tests! {
         a_cancelled_thread_leaves_everything_working "cancelled"
         a_handler_writes_to_the_socket_that_main_writes_to "nested"
         a_raw_clone_holds_nothing "raw"
-        a_socket_cannot_be_handed_over "handed_over";
+        a_socket_is_handed_over_as_on_the_kernel "handed_over";
 }
 
 #[test]

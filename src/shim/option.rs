@@ -307,6 +307,8 @@ fn told_by(
     let positive = |value: u32| i32::try_from(value).ok().filter(|value| *value > 0);
     let value = match (level, name) {
         (sockopt::SOCKET, name::ERROR) => Some(options::take_error(link, object)?),
+        // Of a listener that came in a message the twin knows nothing.
+        (sockopt::SOCKET, libc::SO_ACCEPTCONN) => Some(i32::from(state::listens(cell))),
         (sockopt::SOCKET, name::KEEPALIVE) => has(option::KEEPALIVE),
         (sockopt::SOCKET, name::REUSEADDR) => has(option::REUSEADDR),
         (sockopt::SOCKET, name::REUSEPORT) => has(option::REUSEPORT),

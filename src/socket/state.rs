@@ -88,7 +88,8 @@ pub fn bits(link: &Link, object: Object) -> u32 {
 }
 
 /// Whether it is a listener that was not shut.
-fn listens(cell: &ObjectCell) -> bool {
+#[must_use]
+pub fn listens(cell: &ObjectCell) -> bool {
     let what = cell.host.kind.load(Ordering::Acquire);
     what == kind::LISTENER && !readiness::is_disconnected(cell, what)
 }
