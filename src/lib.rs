@@ -22,6 +22,7 @@ extern crate self as knet;
 
 #[cfg(not(loom))]
 pub mod attach;
+#[cfg(not(loom))]
 pub mod capture;
 pub mod channel;
 #[cfg(not(loom))]

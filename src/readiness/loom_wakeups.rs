@@ -284,7 +284,9 @@ fn check_that_one_of_two_gets_it(epolls: [u32; 2], exclusive: bool) {
                 let mut woken = [false; 2];
                 let cell = control.object(OBJECT).unwrap();
                 cell.host.rx_tail.store(1, Ordering::Release);
-                alert(&control, OBJECT, |slot| woken[slot as usize] = true);
+                alert(&control, OBJECT, News::State, |slot| {
+                    woken[slot as usize] = true
+                });
                 woken
             })
         };
