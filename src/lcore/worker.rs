@@ -424,16 +424,24 @@ impl Lcore {
         report
     }
 
-    /// What the payload stages count.
+    /// What the payload stages count. A kernel may be in several of them: each name stands once, with the sum.
     fn report_stages(&self, add: &mut impl FnMut(&'static str, u64)) {
+        let mut sums: Vec<(&'static str, u64)> = Vec::new();
+        let mut note = |name, value| match sums.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, sum)) => *sum += value,
+            None => sums.push((name, value)),
+        };
         if let Some(stage) = &self.stage {
-            stage.report(&mut *add);
+            stage.report(&mut note);
         }
         if let Some(stage) = &self.packet_rx {
-            stage.report(&mut *add);
+            stage.report(&mut note);
         }
         if let Some(sent) = &self.packet_tx {
-            lock(sent).stage.report(add);
+            lock(sent).stage.report(&mut note);
+        }
+        for (name, value) in sums {
+            add(name, value);
         }
     }
 

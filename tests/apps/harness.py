@@ -301,7 +301,7 @@ def main(prefix, cases, setup, teardown):
                 failed += 1
                 print(f"FAIL {prefix}::{name}: {error!r}", flush=True)
                 traceback.print_exc()
-                for process in getattr(context, "lab", context).processes[-1:]:
+                for process in (getattr(context, "lab", None) or context).processes[-1:]:
                     with contextlib.suppress(OSError), open(process.log, errors="replace") as log:
                         sys.stderr.write(log.read()[-2000:])
     finally:

@@ -113,6 +113,11 @@ class Place:
             for kind, folder in mounts:
                 run("mount", "-t", kind, kind, os.path.join(at, folder))
             run("mount", "--rbind", "/dev", os.path.join(at, "dev"))
+            # A checkout in a folder that was covered is there all the same.
+            here = os.path.join(at, ROOT.lstrip("/"))
+            if not os.path.isdir(here):
+                os.makedirs(here)
+                run("mount", "--bind", ROOT, here)
             for file in self.debs:
                 shutil.copy(file, os.path.join(at, "tmp"))
             # Nobody looks for a page by its words here, and the index of all pages takes half a minute.

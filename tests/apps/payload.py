@@ -162,7 +162,7 @@ def nginx_does_not_send_a_forbidden_page(stage):
             assert reset and b"outbad" not in answer and len(answer) < len(BAD_PAGE)
         passive_opens_unmoved(lab, before, accepted, 20)
         stats = lab.stats()
-        assert stats["payload_flows_reset"] == 10, stats
+        assert stats.get("payload_flows_reset") == 10, stats
         assert stats["payload_stats_bytes"] > 10 * len(PAGE), stats
 
 
