@@ -505,6 +505,11 @@ CASES = [
     what_send_accepted_arrives_however_the_program_ends, unread_bytes_end_it_as_linux_does,
 ]
 
+# Cases that end with another server process: a host inside the program counts from 0 then.
+RESTARTED = [
+    shutdown_and_restart_on_the_same_port, kill_9_and_restart_at_once, kill_9_while_a_bgsave_child_lives, daemonize_yes,
+    what_send_accepted_arrives_however_the_program_ends, unread_bytes_end_it_as_linux_does,
+]
 # Cases in which the kernel serves somebody too: on loopback.
 KERNEL_TOO = [wildcard_bind_answers_on_loopback_too]
 
@@ -513,6 +518,8 @@ def served(case):
     """The case, in which the stack accepts connections and the kernel of the server's namespace has none (design section 7)."""
     def run(redis):
         kernel, accepted = redis.lab.kernel_tcp(), redis.lab.stats().get("flows_accepted", 0)
+        if case in RESTARTED and os.environ.get("KNET_TEST_PROGRESS") == "inline":
+            accepted = 0
         reason = case(redis)
         after = redis.lab.kernel_tcp()
         moved = {name: after[name] - kernel[name] for name in ("PassiveOpens", "ActiveOpens", "InSegs")}
