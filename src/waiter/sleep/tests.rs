@@ -59,6 +59,30 @@ fn a_thread_keeps_its_slot_and_a_dead_ones_goes_to_the_next() {
     assert_eq!(cell.generation.load(ChannelOrdering::Relaxed), 2);
 }
 
+#[test]
+fn what_comes_at_once_is_seen_without_a_sleep() {
+    let fake = Fake::new();
+    let object = fake.stream(1);
+    let before = COUNTERS.waits_spun.value();
+    // A look may be interrupted by other work on this machine for longer than it lasts; not each time.
+    for _ in 0..1_000 {
+        let mut looks = 0;
+        let mut ready = || {
+            looks += 1;
+            looks > 1
+        };
+        let mut fds = [PollFd::default(); OWN];
+        let watch = Watch::Objects(&[object]);
+        let wake = sleep(fake.link, watch, &mut fds, short(), None, &mut ready);
+        assert_ne!(wake, Wake::HostDead);
+        if COUNTERS.waits_spun.value() > before {
+            return;
+        }
+    }
+    // With one CPU there is nothing to look for: the host cannot run meanwhile.
+    assert_eq!(std::thread::available_parallelism().unwrap().get(), 1);
+}
+
 /// The leader of this process, which lives as long as the test, sleeps in all slots but `except`.
 fn take_all_slots(link: &Link, except: Option<u32>) {
     let us = u64::from(thread::process()) << 32 | u64::from(thread::process()) | 1 << 31;
