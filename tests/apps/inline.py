@@ -432,5 +432,25 @@ CASES = [
     redis_over_vhost, system_calls_of_a_wait,
 ]
 
+# Cases that count what time brings about: on a machine whose CPUs others take away for tens of milliseconds a peer sends again
+# with right. One undisturbed run of three shows that the program does not make it.
+TIMED = [a_computing_program_acknowledges, eight_threads_and_one_that_computes, idle_costs_nothing]
+
+
+def patient(case):
+    def run(inline):
+        for attempt in range(3):
+            try:
+                return case(inline)
+            except AssertionError as error:
+                if case not in TIMED or attempt == 2:
+                    raise
+                print(f"{case.__name__}: {error}, again", file=sys.stderr, flush=True)
+        return None
+
+    run.__name__ = case.__name__
+    return run
+
+
 if __name__ == "__main__":
-    main("inline", CASES, Inline, lambda inline: inline.lab.close())
+    main("inline", [patient(case) for case in CASES], Inline, lambda inline: inline.lab.close())
