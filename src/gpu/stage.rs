@@ -86,6 +86,13 @@ impl StreamStage {
         Verdict::Pass
     }
 
+    /// Bytes of a flow could not be looked at: it is to be reset, and that is counted.
+    pub fn refuse(&self) -> Verdict {
+        self.counters.payload_failed.raise();
+        self.counters.payload_flows_reset.raise();
+        Verdict::Reset
+    }
+
     /// A flow is over.
     pub fn forget(&mut self, flow: FlowId) {
         self.flows.remove(&flow);

@@ -80,7 +80,7 @@ impl Work<'_> {
             }
             let Some(bytes) = self.shared.memory.received(self.owner, object, span) else {
                 // What cannot be looked at must not pass.
-                return Verdict::Reset;
+                return stage.refuse();
             };
             let verdict = stage.judge(
                 flow,
