@@ -39,7 +39,11 @@ unset CARGO_TARGET_DIR RUSTFLAGS
 
 passed=0 failed=0 skipped=0
 group=
-work=$(mktemp -d)
+. "$here/folder.sh"
+knet_folder tests
+work=$knet_work
+# Tests that become another user come through.
+chmod 711 "$work"
 leave() {
   if [ -n "$group" ]; then
     kill -TERM -- "-$group" 2>/dev/null
@@ -83,7 +87,8 @@ check() { # NAME SECONDS CMD...: one check, its output shown when it fails
 cargo_tests() { # NAME SECONDS CMD...
   local name=$1 status=0 ok bad ignored skips
   shift
-  bounded "$@" || status=$?
+  # What a test that fails leaves behind goes with the folder.
+  bounded env TMPDIR="$work" "$@" || status=$?
   read -r ok bad ignored < <(awk '/^test result:/ { p += $4; f += $6; i += $8 } END { print p + 0, f + 0, i + 0 }' "$work/out")
   grep -hE '^(SKIP|skipped:) ' "$work/out" "$work/err" | sort -u >"$work/skips"
   skips=$(wc -l <"$work/skips")
