@@ -45,7 +45,14 @@ say() { echo "demo: $*" >&2; }
 say "building the release"
 (cd "$root" && cargo build --release --quiet)
 
-work=$(mktemp -d)
+remove_demo() { # FOLDER of a demo that was killed
+  [ ! -f "$1/lab" ] || "$here/lab.sh" down --name "$(cat "$1/lab")" >/dev/null 2>&1 || true
+  rm -rf "$1"
+}
+. "$here/folder.sh"
+knet_folder demo remove_demo
+work=$knet_work
+echo "$lab" >"$work/lab"
 server=
 up=
 cleanup() {

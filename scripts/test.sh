@@ -41,7 +41,11 @@ unset CARGO_TARGET_DIR RUSTFLAGS
 passed=0 failed=0 skipped=0
 unsteady=()
 group=
-work=$(mktemp -d)
+. "$here/folder.sh"
+knet_folder tests
+work=$knet_work
+# Tests that become another user come through.
+chmod 711 "$work"
 leave() {
   if [ -n "$group" ]; then
     kill -TERM -- "-$group" 2>/dev/null
@@ -104,7 +108,8 @@ run_again() { # SUITE NAMES CMD...: sets `again` to the number that passes now; 
 cargo_tests() { # NAME SECONDS CMD...
   local name=$1 status=0 ok bad ignored skips names
   shift
-  bounded "$@" || status=$?
+  # What a test that fails leaves behind goes with the folder.
+  bounded env TMPDIR="$work" "$@" || status=$?
   read -r ok bad ignored < <(awk '/^test result:/ { p += $4; f += $6; i += $8 } END { print p + 0, f + 0, i + 0 }' "$work/out")
   grep -hE '^(SKIP|skipped:) ' "$work/out" "$work/err" | sort -u >"$work/skips"
   skips=$(wc -l <"$work/skips")
