@@ -238,19 +238,20 @@ def the_demo_prints_its_table_and_writes_it(machine):
         return reason
     path = os.path.join(machine.folder, "demo.json")
     demo = Demo("--requests", "4000", "--json", path)
-    assert demo.process.wait(180) == 0, demo.text()
+    assert demo.process.wait(300) == 0, demo.text()
     text = demo.text()
-    for words in ("redis-server on the kernel", "redis-server under the shim", "kernel: 50 clients", "knet: 1000 clients"):
+    for words in ("redis-server on the kernel", "redis-server under the shim, dedicated", "redis-server under the shim, both",
+                  "kernel: 50 clients", "inline: 1000 clients"):
         assert words in text, (words, text)
     with open(path, encoding="ascii") as file:
         told = json.load(file)
-    assert list(told) == ["rows"] and [(row["test"], row["clients"]) for row in told["rows"]] == [
-        ("SET", 50), ("GET", 50), ("SET", 1000), ("GET", 1000)], told
+    assert list(told) == ["rows"] and [(row["mode"], row["test"], row["clients"]) for row in told["rows"]] == [
+        (mode, test, clients) for mode in ("dedicated", "inline", "both") for clients in (50, 1000) for test in ("SET", "GET")], told
     for row in told["rows"]:
-        assert set(row) == {"test", "clients", "kernel_rps", "knet_rps", "ratio", "served_by_stack"}, row
+        assert set(row) == {"mode", "test", "clients", "kernel_rps", "knet_rps", "ratio", "served_by_stack"}, row
         assert row["kernel_rps"] > 0 and row["knet_rps"] > 0 and row["served_by_stack"] == 1, row
         assert abs(row["ratio"] - row["knet_rps"] / row["kernel_rps"]) < 0.01, row
-    assert len(re.findall(r"^(?:SET|GET) +(?:50|1000) .* 100%$", text, re.MULTILINE)) == 4, text
+    assert len(re.findall(r"^(?:dedicated|inline|both) +(?:SET|GET) +(?:50|1000) .* 100%$", text, re.MULTILINE)) == 12, text
     wait_for("nothing is left", lambda: not ours())
     return None
 
@@ -259,9 +260,11 @@ def the_demo_leaves_nothing_when_it_is_stopped(_machine):
     """By Ctrl-C, which the whole group gets, at every stage of it."""
     if reason := needs_root():
         return reason
-    for words in ("building the release", "redis-server on the kernel", "kernel: 50 clients", "kernel: 1000 clients",
-                  "redis-server under the shim", "knet: 50 clients", "knet: 1000 clients"):
-        demo = Demo("--requests", "20000")
+    stages = [(words, "dedicated") for words in (
+        "building the release", "redis-server on the kernel", "kernel: 50 clients", "kernel: 1000 clients", "redis-server under the shim",
+        "dedicated: 50 clients", "dedicated: 1000 clients")]
+    for words, mode in [*stages, ("redis-server under the shim", "both"), ("both: 50 clients", "both")]:
+        demo = Demo("--requests", "20000", "--mode", mode)
         wait_for(words, lambda: words in demo.text() or demo.process.poll() is not None, 120)
         time.sleep(0.05)
         os.killpg(demo.process.pid, signal.SIGINT)
