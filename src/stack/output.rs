@@ -158,6 +158,9 @@ impl Stack {
                 (sent, progress) = (sent + more, then);
             }
             work += sent;
+            if sent > 0 {
+                self.stall.over();
+            }
             match progress {
                 Progress::Idle => {}
                 Progress::More => self.mark_dirty(index),
@@ -169,6 +172,7 @@ impl Stack {
                         self.dirty.push_front(index);
                     }
                     self.counters.transmits_stopped_no_room.raise();
+                    self.stall.refused(io.now);
                     break;
                 }
             }

@@ -18,6 +18,7 @@ use super::neighbor::NeighborTable;
 use super::port_alloc::PortAllocator;
 use super::rate_limit::RateLimit;
 use super::route::RouteTable;
+use super::stall::Stall;
 use super::sweep::Sweep;
 use super::time_wait::TimeWaitTable;
 use super::timer_wheel::TimerWheel;
@@ -58,6 +59,8 @@ pub struct Stack {
     pub(crate) looped: Loopback,
     /// Flows that want to be asked for segments.
     pub(crate) dirty: VecDeque<u32>,
+    /// Set while the port takes nothing.
+    pub(crate) stall: Stall,
     /// Flows that wait for the MAC address of a next hop.
     pub(crate) unresolved: HashMap<Ipv4Addr, Vec<FlowId>>,
     /// Flows with urgent data.
@@ -128,6 +131,7 @@ impl Stack {
             changes: Changes::default(),
             looped: Loopback::default(),
             dirty: VecDeque::new(),
+            stall: Stall::default(),
             unresolved: HashMap::new(),
             urgent: UrgentTable::default(),
             burst: Vec::with_capacity(BURST_MAX),
@@ -333,10 +337,12 @@ impl Stack {
     /// When [`Stack::expire`] or [`Stack::transmit`] must be called next at the latest; None = when a frame comes.
     #[must_use]
     pub fn next_timer(&self) -> Option<Instant> {
-        if !self.dirty.is_empty() || self.looped.len() > 0 {
+        if self.looped.len() > 0 {
             return Some(Instant::ZERO);
         }
+        let dirty = (!self.dirty.is_empty()).then_some(Instant::ZERO);
         [
+            dirty,
             self.wheel.next_due(),
             self.neighbors.next_due(),
             self.time_wait.next_due(),
@@ -345,6 +351,7 @@ impl Stack {
         .into_iter()
         .flatten()
         .min()
+        .map(|due| self.stall.delays(due))
     }
 
     /// Puts a flow into the dirty list, once.
