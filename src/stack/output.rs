@@ -135,6 +135,7 @@ impl Stack {
 
     fn send_dirty(&mut self, io: &mut Io<'_>) -> usize {
         let mut work = 0;
+        self.ask_port_again = None;
         for _ in 0..self.dirty.len() {
             if work >= TURN_SEGMENTS {
                 break;
@@ -169,6 +170,9 @@ impl Stack {
                         self.dirty.push_front(index);
                     }
                     self.counters.transmits_stopped_no_room.raise();
+                    if work == 0 {
+                        self.ask_port_again = Some(io.now + PORT_RETRY);
+                    }
                     break;
                 }
             }
@@ -455,5 +459,7 @@ const LOOP_ROUNDS: usize = 8;
 const LOOP_BUDGET: usize = 8 * BURST_MAX;
 /// Timers in one call.
 const TIMER_BUDGET: usize = 1024;
+/// When to ask a port again that took nothing, because its peer is away or its link down: seldom enough for an idle core.
+const PORT_RETRY: core::time::Duration = core::time::Duration::from_millis(1);
 /// When to ask again for what was refused.
 const RETRY: core::time::Duration = core::time::Duration::from_millis(10);

@@ -69,6 +69,8 @@ pub struct Stack {
     pub(crate) sweep: Sweep,
     /// The largest room the transmit queue ever had.
     pub(crate) tx_slots: usize,
+    /// The port took nothing of what the dirty flows have: when it is asked again.
+    pub(crate) ask_port_again: Option<Instant>,
     pub(crate) resets: RateLimit,
     pub(crate) challenges: RateLimit,
     pub(crate) unreachables: RateLimit,
@@ -131,6 +133,7 @@ impl Stack {
             due: Vec::new(),
             sweep: Sweep::default(),
             tx_slots: 0,
+            ask_port_again: None,
             resets: RateLimit::new(RESETS_PER_SECOND, RESETS_PER_SECOND),
             challenges: RateLimit::new(CHALLENGES_PER_SECOND, CHALLENGES_PER_SECOND),
             unreachables: RateLimit::new(UNREACHABLES_PER_SECOND, UNREACHABLES_PER_SECOND),
@@ -325,10 +328,12 @@ impl Stack {
     /// When [`Stack::expire`] or [`Stack::transmit`] must be called next at the latest; None = when a frame comes.
     #[must_use]
     pub fn next_timer(&self) -> Option<Instant> {
-        if !self.dirty.is_empty() || self.looped.len() > 0 {
+        if self.looped.len() > 0 {
             return Some(Instant::ZERO);
         }
+        let dirty = !self.dirty.is_empty();
         [
+            dirty.then(|| self.ask_port_again.unwrap_or(Instant::ZERO)),
             self.wheel.next_due(),
             self.neighbors.next_due(),
             self.time_wait.next_due(),

@@ -165,6 +165,31 @@ fn a_full_port_delays_and_loses_nothing() {
 }
 
 #[test]
+fn a_port_that_takes_nothing_is_asked_again_after_a_while_not_at_once() {
+    let mut script = Script::listening(FlowOptions {
+        nodelay: true,
+        ..FlowOptions::default()
+    });
+    script.host.port = super::Port::new(8);
+    let opened: Vec<_> = (0..4)
+        .map(|number| script.open(PEER_PORT + number))
+        .collect();
+    script.host.port.stuck = true;
+    for (flow, _) in &opened {
+        assert_eq!(script.host.stack.send(script.now, *flow, &[7; 2000]), 2000);
+    }
+    let now = script.now;
+    let transmit = |host: &mut Host| host.stack.transmit(now, &mut host.memory, &mut host.port);
+    assert!(transmit(&mut script.host) > 0, "into the room that is left");
+    assert_eq!(transmit(&mut script.host), 0);
+    let again = script.host.stack.next_timer().unwrap();
+    assert!(again > now, "who sleeps does not wake for nothing");
+    assert!(again.since(now) <= Duration::from_millis(2), "{again:?}");
+    script.host.port.stuck = false;
+    assert!(transmit(&mut script.host) > 0);
+}
+
+#[test]
 fn a_burst_of_requests_finds_room_for_its_replies() {
     let mut script = Script::new();
     script.host.port = super::Port::new(8);
