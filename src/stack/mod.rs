@@ -45,10 +45,12 @@ mod tests;
 pub mod time_wait;
 pub mod timer_wheel;
 mod tracker;
+mod urgent;
 mod view;
 mod watchdog;
 
 pub use api::*;
 pub use counters::StackCounters;
 pub use stack::{Close, Stack};
+pub use urgent::UrgentMark;
 pub use view::{FlowView, ListenerView, RestView, Slice, Stage};

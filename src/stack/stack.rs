@@ -21,6 +21,7 @@ use super::route::RouteTable;
 use super::sweep::Sweep;
 use super::time_wait::TimeWaitTable;
 use super::timer_wheel::TimerWheel;
+use super::urgent::UrgentTable;
 use crate::device::frame::LINK_HEADER_BYTES;
 use crate::device::{BURST_MAX, RxMeta, TxQueue};
 use crate::errno::Errno;
@@ -59,6 +60,8 @@ pub struct Stack {
     pub(crate) dirty: VecDeque<u32>,
     /// Flows that wait for the MAC address of a next hop.
     pub(crate) unresolved: HashMap<Ipv4Addr, Vec<FlowId>>,
+    /// Flows with urgent data.
+    pub(crate) urgent: UrgentTable,
     /// The burst being processed: classes and the flows that were found.
     pub(crate) burst: Vec<(Class, Option<u32>)>,
     /// See [`Stack::prefetch_from`].
@@ -128,6 +131,7 @@ impl Stack {
             looped: Loopback::default(),
             dirty: VecDeque::new(),
             unresolved: HashMap::new(),
+            urgent: UrgentTable::default(),
             burst: Vec::with_capacity(BURST_MAX),
             prefetch_from: PREFETCH_FROM,
             due: Vec::new(),
@@ -260,6 +264,9 @@ impl Stack {
             cold.options = *options;
             cold.meter.tos = options.tos;
             hot.engine.set_options(options);
+            if self.urgent.sending(hot.flags, index).is_some() {
+                hot.engine.hurry(true, options);
+            }
             self.mark_dirty(index);
         }
     }
@@ -302,6 +309,7 @@ impl Stack {
             srtt_us: cold.meter.srtt_us,
             retransmits: cold.meter.retransmits,
             mss: cold.meter.mss,
+            urgent: self.urgent.received(hot.flags, index),
         })
     }
 
