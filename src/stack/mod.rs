@@ -18,6 +18,7 @@ mod flow_table;
 pub mod frame;
 mod guard;
 pub mod header_option;
+mod held_up;
 pub mod icmp;
 mod input;
 mod interface;
@@ -39,6 +40,7 @@ pub mod segment;
 pub mod siphash;
 #[allow(clippy::module_inception)] // it holds the type of that name
 mod stack;
+mod stretch_ack;
 mod sweep;
 #[cfg(test)]
 mod tests;

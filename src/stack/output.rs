@@ -130,6 +130,8 @@ impl Stack {
             }
             work += self.receive_looped(&mut io, LOOP_BUDGET);
         }
+        let sent = io.tx.flush(now) > 0;
+        self.held_up.note(now, sent, io.tx.room() < self.tx_slots);
         work
     }
 

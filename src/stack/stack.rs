@@ -11,6 +11,7 @@ use super::changes::{Changes, forget};
 use super::counters::StackCounters;
 use super::demux::{self, Class, FlowKey, Rules};
 use super::flow_table::{Flags, FlowTable, Phase};
+use super::held_up::HeldUp;
 use super::interface::{Interfaces, Outlet, Station};
 use super::listener::ListenerTable;
 use super::loopback::Loopback;
@@ -69,6 +70,8 @@ pub struct Stack {
     pub(crate) sweep: Sweep,
     /// The largest room the transmit queue ever had.
     pub(crate) tx_slots: usize,
+    /// The port has not taken everything.
+    pub(crate) held_up: HeldUp,
     pub(crate) resets: RateLimit,
     pub(crate) challenges: RateLimit,
     pub(crate) unreachables: RateLimit,
@@ -131,6 +134,7 @@ impl Stack {
             due: Vec::new(),
             sweep: Sweep::default(),
             tx_slots: 0,
+            held_up: HeldUp::default(),
             resets: RateLimit::new(RESETS_PER_SECOND, RESETS_PER_SECOND),
             challenges: RateLimit::new(CHALLENGES_PER_SECOND, CHALLENGES_PER_SECOND),
             unreachables: RateLimit::new(UNREACHABLES_PER_SECOND, UNREACHABLES_PER_SECOND),
@@ -325,10 +329,12 @@ impl Stack {
     /// When [`Stack::expire`] or [`Stack::transmit`] must be called next at the latest; None = when a frame comes.
     #[must_use]
     pub fn next_timer(&self) -> Option<Instant> {
-        if !self.dirty.is_empty() || self.looped.len() > 0 {
+        let again = self.held_up.next_due();
+        if self.looped.len() > 0 || (!self.dirty.is_empty() && again.is_none()) {
             return Some(Instant::ZERO);
         }
         [
+            again,
             self.wheel.next_due(),
             self.neighbors.next_due(),
             self.time_wait.next_due(),

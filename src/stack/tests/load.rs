@@ -165,6 +165,37 @@ fn a_full_port_delays_and_loses_nothing() {
 }
 
 #[test]
+fn a_port_that_takes_nothing_does_not_keep_the_loop_awake() {
+    let mut script = Script::listening(FlowOptions {
+        nodelay: true,
+        ..FlowOptions::default()
+    });
+    script.host.port = super::Port::new(8);
+    let (flow, _) = script.open(PEER_PORT);
+    script.host.port.stuck = true;
+    assert_eq!(script.host.stack.send(script.now, flow, &[7; 9000]), 9000);
+    let host = &mut script.host;
+    let mut looks = 0;
+    let end = script.now + Duration::from_secs(1);
+    while script.now < end {
+        looks += 1;
+        host.stack
+            .expire(script.now, &mut host.memory, &mut host.port);
+        host.stack
+            .transmit(script.now, &mut host.memory, &mut host.port);
+        let next = host.stack.next_timer().unwrap();
+        assert!(next > script.now, "the loop would turn for ever");
+        script.now = next;
+    }
+    assert!(looks < 50, "{looks} looks in a second");
+    // It takes frames again: everything leaves, and nothing is to be asked any more.
+    host.port.stuck = false;
+    let heard = script.wait(Duration::from_millis(100));
+    let first: usize = heard.iter().map(|(_, heard)| heard.payload.len()).sum();
+    assert!(first > 0);
+}
+
+#[test]
 fn a_burst_of_requests_finds_room_for_its_replies() {
     let mut script = Script::new();
     script.host.port = super::Port::new(8);
