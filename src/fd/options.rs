@@ -16,6 +16,8 @@ pub mod name {
     pub const RCVBUF: i32 = 8;
     /// SO_KEEPALIVE.
     pub const KEEPALIVE: i32 = 9;
+    /// SO_OOBINLINE.
+    pub const OOBINLINE: i32 = 10;
     /// SO_LINGER.
     pub const LINGER: i32 = 13;
     /// SO_REUSEPORT.
@@ -118,6 +120,7 @@ pub fn read(fd: i32) -> Options {
         (socket(name::REUSEPORT), option::REUSEPORT),
         (socket(name::ZEROCOPY), option::ZEROCOPY),
         (tcp(name::INQ), option::INQ),
+        (socket(name::OOBINLINE), option::OOB_INLINE),
     ] {
         bits |= if on != 0 { bit } else { 0 };
     }

@@ -45,6 +45,10 @@ pub(super) struct Record {
     pub(super) rx_tail: u64,
     /// Stream bytes that the program has read; for a listener: flows that it has taken.
     pub(super) rx_head: u64,
+    /// Stream bytes up to the end of the urgent data that the stack knows of.
+    pub(super) urgent: u64,
+    /// Stream position behind the peer's urgent byte, as told.
+    pub(super) mark: u64,
     /// Waits in an accept queue.
     pub(super) queued: Option<Queued>,
     /// Its handshake has not ended; for a flow that the program asked for.

@@ -5,12 +5,13 @@ use super::family::Work;
 use super::object::{Queued, Record, Role, Token};
 use super::segments::PAGE;
 use crate::channel::accept_ring;
-use crate::channel::cell::{ObjectCell, flag, kind, shut};
+use crate::channel::byte_ring;
+use crate::channel::cell::{ObjectCell, flag, kind, option, shut};
 use crate::channel::sync::{AtomicU32, Ordering};
 use crate::gpu::Verdict;
 use crate::id::{FlowId, ListenerId};
 use crate::readiness::News;
-use crate::stack::{Close, Facts, FlowState};
+use crate::stack::{Close, Facts, FlowState, UrgentMark};
 
 impl Work<'_> {
     /// A passive flow is established: it gets its cell and goes into the listener's queue.
@@ -166,8 +167,26 @@ impl Work<'_> {
             .is_some_and(|record| record.role == Role::Flow(flow))
     }
 
+    /// Says where the peer's urgent byte lies, before that byte counts as received. Whether that is news.
+    #[cold]
+    fn tell_mark(&mut self, object: u32, cell: &ObjectCell, mark: UrgentMark) -> bool {
+        let Some(record) = self.records.at_mut(object) else {
+            return false;
+        };
+        if record.mark == mark.end {
+            return false;
+        }
+        record.mark = mark.end;
+        // Release: who sees the flag sees the place, and who sees the byte sees the flag.
+        cell.fact.urgent.store(mark.end, Ordering::Release);
+        record.flags |= flag::URGENT;
+        cell.host.flags.store(record.flags, Ordering::Release);
+        true
+    }
+
     /// Writes the facts into the cell; says for what Linux would wake a waiter.
     fn tell(&mut self, object: u32, cell: &ObjectCell, facts: &Facts) -> Option<News> {
+        let marked = facts.urgent.end != 0 && self.tell_mark(object, cell, facts.urgent);
         let record = self.records.at_mut(object)?;
         let mut news = None;
         if facts.rx_total > record.rx_tail {
@@ -194,6 +213,9 @@ impl Work<'_> {
                 object,
             };
             self.shared.latency.arrived(token, facts.rx_total);
+        }
+        if marked {
+            overtake(cell, facts);
         }
         let record = self.records.at_mut(object)?;
         cell.host.tx_acked.store(facts.tx_acked, Ordering::Release);
@@ -229,6 +251,17 @@ impl Work<'_> {
         fact.retransmits.store(facts.retransmits, Ordering::Relaxed);
         fact.mss.store(u32::from(facts.mss), Ordering::Relaxed);
         news
+    }
+}
+
+/// Steps over an urgent byte that nobody took, where reading stands before it and a newer one came (Linux tcp_check_urg).
+#[cold]
+fn overtake(cell: &ObjectCell, facts: &Facts) {
+    let end = facts.urgent.overtaken;
+    let inline = cell.option.bits.load(Ordering::Relaxed) & option::OOB_INLINE != 0;
+    if end != 0 && end <= facts.rx_total && !inline {
+        // Fails when reading stands elsewhere.
+        byte_ring::take(&cell.read, end - 1, 1);
     }
 }
 
@@ -273,8 +306,14 @@ fn inherit(from: &ObjectCell, to: &ObjectCell) {
     copy(&listener.max_segment, &flow.max_segment);
     copy(&listener.tos, &flow.tos);
     copy(&listener.ttl, &flow.ttl);
+    copy(&listener.min_ttl, &flow.min_ttl);
+    copy(&listener.syn_count, &flow.syn_count);
+    copy(&listener.linger2_s, &flow.linger2_s);
+    copy(&listener.defer_accept_s, &flow.defer_accept_s);
+    copy(&listener.notsent_lowat, &flow.notsent_lowat);
     copy(&from.wish.linger, &to.wish.linger);
     copy(&from.read.rcvlowat, &to.read.rcvlowat);
+    copy(&from.read.peek_offset, &to.read.peek_offset);
     to.read.rcvtimeo_us.store(
         from.read.rcvtimeo_us.load(Ordering::Relaxed),
         Ordering::Relaxed,

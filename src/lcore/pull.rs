@@ -48,6 +48,7 @@ impl Work<'_> {
             if range.is_empty() {
                 break true;
             }
+            self.mark(object, flow, cell);
             let (taken, verdict) = self.send(object, flow, head, range);
             if verdict == Verdict::Reset {
                 return self.denied(object, cell, flow);
@@ -77,6 +78,17 @@ impl Work<'_> {
             self.shared.stack.shutdown_write(self.now, flow);
         }
         self.room(object, cell, backed);
+    }
+
+    /// Tells the stack of urgent data among what was published (MSG_OOB).
+    fn mark(&mut self, object: u32, flow: FlowId, cell: &ObjectCell) {
+        let end = cell.write.urgent_end.load(Ordering::Relaxed);
+        if let Some(record) = self.records.at_mut(object)
+            && record.urgent != end
+        {
+            record.urgent = end;
+            self.shared.stack.mark_urgent(flow, end);
+        }
     }
 
     /// A writer may have put memory behind more of its ring than we have: then so do we before we read there. Returns the bytes that

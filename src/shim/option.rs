@@ -31,6 +31,7 @@ const fn kept_as_given(level: c_int, name: c_int) -> bool {
                 | name::RCVLOWAT
                 | name::LINGER
                 | name::ZEROCOPY
+                | name::OOBINLINE
         ),
         sockopt::TCP => matches!(
             name,
@@ -140,6 +141,7 @@ fn told(socket: Socket, judge: c_int, level: c_int, name: c_int, bytes: &[u8]) -
         (sockopt::TCP, name::CORK) => bit(option::CORK),
         (sockopt::SOCKET, name::ZEROCOPY) => bit(option::ZEROCOPY),
         (sockopt::TCP, name::INQ) => bit(option::INQ),
+        (sockopt::SOCKET, name::OOBINLINE) => bit(option::OOB_INLINE),
         (sockopt::SOCKET, name::RCVBUF | libc::SO_RCVBUFFORCE) => {
             let kept = as_kept(name::RCVBUF);
             word(&|line| line.rcvbuf.store(kept, Ordering::Relaxed))
@@ -316,6 +318,7 @@ fn told_by(
         (sockopt::TCP, name::CORK) => has(option::CORK),
         (sockopt::SOCKET, name::ZEROCOPY) => has(option::ZEROCOPY),
         (sockopt::TCP, name::INQ) => has(option::INQ),
+        (sockopt::SOCKET, name::OOBINLINE) => has(option::OOB_INLINE),
         (sockopt::SOCKET, name::RCVBUF) => positive(kept.rcvbuf),
         (sockopt::SOCKET, name::SNDBUF) => positive(kept.sndbuf),
         (sockopt::SOCKET, name::RCVLOWAT) => positive(kept.rcvlowat.max(1)),

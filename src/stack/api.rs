@@ -3,6 +3,7 @@
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
 
+use super::urgent::UrgentMark;
 use crate::errno::Errno;
 use crate::id::{FlowId, ListenerId};
 
@@ -254,6 +255,8 @@ pub struct Facts {
     pub retransmits: u32,
     /// Segment size towards the peer in bytes.
     pub mss: u16,
+    /// What the peer has marked as urgent.
+    pub urgent: UrgentMark,
 }
 
 /// What became different, in order. A flow stands at most once between two drains.

@@ -91,10 +91,12 @@ impl Stack {
         let mut failed = Vec::new();
         let vlan = self.station.vlan;
         let counters = &self.counters;
+        let stall = &mut self.stall;
         self.neighbors.poll(
             now,
             &mut |frame| {
                 let Some(buffer) = tx.alloc(ArpFrame::frame_bytes(vlan)) else {
+                    stall.refused(now);
                     return false;
                 };
                 if let Some(length) = frame.emit(vlan, buffer) {

@@ -35,6 +35,8 @@ crate::counters! {
         tx_dropped_no_buffer,
         /// Calls of transmit that ended because the port was full.
         transmits_stopped_no_room,
+        /// Marks of urgent data that peers have set.
+        urgent_marks,
         /// SYNs that made a half-open flow.
         syns_received,
         /// SYNs dropped because too many handshakes run.

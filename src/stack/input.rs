@@ -214,6 +214,9 @@ impl Stack {
                 }
             }
         }
+        if frame.flags.contains(TcpFlags::URG) {
+            self.note_urgent(bytes, &frame, index);
+        }
         if frame.payload_len > 0 && !self.make_place(io, &frame, index) {
             return;
         }
@@ -338,6 +341,7 @@ impl Stack {
             mac: cold.mac,
             looped: hot.flags.has(Flags::LOOPED),
             now: io.now,
+            urgent: self.urgent.sending(hot.flags, index),
             sent: 0,
             segment_bytes: 0,
             #[cfg(test)]
@@ -369,6 +373,9 @@ impl Stack {
             cold.soft_error = None;
             cold.watchdog.delivered(io.now);
             changed = true;
+            if hot.flags.has(Flags::URGENT) {
+                self.urgent.settle(hot, cold, index);
+            }
         }
         if cold.window_closed && cold.options.user_timeout_ms == 0 {
             // The peer is alive and lets us wait.
@@ -597,7 +604,9 @@ impl Stack {
 fn wants_to_cut(hot: &Hot, cold: &Cold) -> bool {
     let under_way = u64::from(ahead(snd_una(cold), hot.track.snd_nxt));
     let unsent = (cold.tx_total - cold.tx_acked).saturating_sub(under_way);
-    unsent > 2 * u64::from(cold.meter.mss) && !hot.flags.has(Flags::LOOPED)
+    // The pointer of urgent data would be wrong in all segments but the first.
+    let whole = Flags::LOOPED.with(Flags::URGENT);
+    unsent > 2 * u64::from(cold.meter.mss) && !hot.flags.has(whole)
 }
 
 /// How long the acknowledgement of `frame` may wait. A merged frame of several segments and a FIN do not wait.

@@ -531,6 +531,7 @@ impl Stack {
             (Phase::Queued, Some(listener)) => listener.leave_queue(),
             _ => {}
         }
+        let flags = hot.flags;
         let (held, backed) = (cold.held, cold.meter.backed as usize);
         self.changes.gone(
             &mut cold.mark,
@@ -540,6 +541,7 @@ impl Stack {
             },
         );
         self.wheel.cancel(index);
+        self.urgent.forget(flags, index);
         // The socket is dropped here, and with it the last use of the ring's memory.
         self.table.remove(index);
         held.give_back(io.memory, backed);

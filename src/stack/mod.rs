@@ -18,7 +18,6 @@ mod flow_table;
 pub mod frame;
 mod guard;
 pub mod header_option;
-mod held_up;
 pub mod icmp;
 mod input;
 mod interface;
@@ -40,6 +39,7 @@ pub mod segment;
 pub mod siphash;
 #[allow(clippy::module_inception)] // it holds the type of that name
 mod stack;
+mod stall;
 mod stretch_ack;
 mod sweep;
 #[cfg(test)]
@@ -47,10 +47,12 @@ mod tests;
 pub mod time_wait;
 pub mod timer_wheel;
 mod tracker;
+mod urgent;
 mod view;
 mod watchdog;
 
 pub use api::*;
 pub use counters::StackCounters;
 pub use stack::{Close, Stack};
+pub use urgent::UrgentMark;
 pub use view::{FlowView, ListenerView, RestView, Slice, Stage};

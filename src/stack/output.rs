@@ -130,8 +130,6 @@ impl Stack {
             }
             work += self.receive_looped(&mut io, LOOP_BUDGET);
         }
-        let sent = io.tx.flush(now) > 0;
-        self.held_up.note(now, sent, io.tx.room() < self.tx_slots);
         work
     }
 
@@ -160,6 +158,9 @@ impl Stack {
                 (sent, progress) = (sent + more, then);
             }
             work += sent;
+            if sent > 0 {
+                self.stall.over();
+            }
             match progress {
                 Progress::Idle => {}
                 Progress::More => self.mark_dirty(index),
@@ -171,6 +172,7 @@ impl Stack {
                         self.dirty.push_front(index);
                     }
                     self.counters.transmits_stopped_no_room.raise();
+                    self.stall.refused(io.now);
                     break;
                 }
             }

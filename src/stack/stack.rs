@@ -11,7 +11,6 @@ use super::changes::{Changes, forget};
 use super::counters::StackCounters;
 use super::demux::{self, Class, FlowKey, Rules};
 use super::flow_table::{Flags, FlowTable, Phase};
-use super::held_up::HeldUp;
 use super::interface::{Interfaces, Outlet, Station};
 use super::listener::ListenerTable;
 use super::loopback::Loopback;
@@ -19,9 +18,11 @@ use super::neighbor::NeighborTable;
 use super::port_alloc::PortAllocator;
 use super::rate_limit::RateLimit;
 use super::route::RouteTable;
+use super::stall::Stall;
 use super::sweep::Sweep;
 use super::time_wait::TimeWaitTable;
 use super::timer_wheel::TimerWheel;
+use super::urgent::UrgentTable;
 use crate::device::frame::LINK_HEADER_BYTES;
 use crate::device::{BURST_MAX, RxMeta, TxQueue};
 use crate::errno::Errno;
@@ -58,8 +59,12 @@ pub struct Stack {
     pub(crate) looped: Loopback,
     /// Flows that want to be asked for segments.
     pub(crate) dirty: VecDeque<u32>,
+    /// Set while the port takes nothing.
+    pub(crate) stall: Stall,
     /// Flows that wait for the MAC address of a next hop.
     pub(crate) unresolved: HashMap<Ipv4Addr, Vec<FlowId>>,
+    /// Flows with urgent data.
+    pub(crate) urgent: UrgentTable,
     /// The burst being processed: classes and the flows that were found.
     pub(crate) burst: Vec<(Class, Option<u32>)>,
     /// See [`Stack::prefetch_from`].
@@ -70,8 +75,6 @@ pub struct Stack {
     pub(crate) sweep: Sweep,
     /// The largest room the transmit queue ever had.
     pub(crate) tx_slots: usize,
-    /// The port has not taken everything.
-    pub(crate) held_up: HeldUp,
     pub(crate) resets: RateLimit,
     pub(crate) challenges: RateLimit,
     pub(crate) unreachables: RateLimit,
@@ -128,13 +131,14 @@ impl Stack {
             changes: Changes::default(),
             looped: Loopback::default(),
             dirty: VecDeque::new(),
+            stall: Stall::default(),
             unresolved: HashMap::new(),
+            urgent: UrgentTable::default(),
             burst: Vec::with_capacity(BURST_MAX),
             prefetch_from: PREFETCH_FROM,
             due: Vec::new(),
             sweep: Sweep::default(),
             tx_slots: 0,
-            held_up: HeldUp::default(),
             resets: RateLimit::new(RESETS_PER_SECOND, RESETS_PER_SECOND),
             challenges: RateLimit::new(CHALLENGES_PER_SECOND, CHALLENGES_PER_SECOND),
             unreachables: RateLimit::new(UNREACHABLES_PER_SECOND, UNREACHABLES_PER_SECOND),
@@ -261,6 +265,9 @@ impl Stack {
             cold.options = *options;
             cold.meter.tos = options.tos;
             hot.engine.set_options(options);
+            if self.urgent.sending(hot.flags, index).is_some() {
+                hot.engine.hurry(true, options);
+            }
             self.mark_dirty(index);
         }
     }
@@ -303,6 +310,7 @@ impl Stack {
             srtt_us: cold.meter.srtt_us,
             retransmits: cold.meter.retransmits,
             mss: cold.meter.mss,
+            urgent: self.urgent.received(hot.flags, index),
         })
     }
 
@@ -329,12 +337,12 @@ impl Stack {
     /// When [`Stack::expire`] or [`Stack::transmit`] must be called next at the latest; None = when a frame comes.
     #[must_use]
     pub fn next_timer(&self) -> Option<Instant> {
-        let again = self.held_up.next_due();
-        if self.looped.len() > 0 || (!self.dirty.is_empty() && again.is_none()) {
+        if self.looped.len() > 0 {
             return Some(Instant::ZERO);
         }
+        let dirty = (!self.dirty.is_empty()).then_some(Instant::ZERO);
         [
-            again,
+            dirty,
             self.wheel.next_due(),
             self.neighbors.next_due(),
             self.time_wait.next_due(),
@@ -343,6 +351,7 @@ impl Stack {
         .into_iter()
         .flatten()
         .min()
+        .map(|due| self.stall.delays(due))
     }
 
     /// Puts a flow into the dirty list, once.

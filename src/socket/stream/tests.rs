@@ -44,7 +44,11 @@ fn wait_for(link: &Link, object: Object, room: usize, flags: RecvFlags) -> Resul
 }
 
 fn put(link: &Link, object: Object, bytes: &[u8], nonblocking: bool) -> Result<usize> {
-    send(link, object, &[IoSlice::new(bytes)], nonblocking)
+    let flags = SendFlags {
+        nonblocking,
+        ..SendFlags::default()
+    };
+    send(link, object, &[IoSlice::new(bytes)], flags)
 }
 
 fn none() -> RecvFlags {
@@ -349,9 +353,9 @@ fn a_send_gathers_its_parts() {
     let fake = Fake::new();
     let object = fake.stream(1);
     let parts = [&b"ab"[..], b"", b"cde"].map(IoSlice::new);
-    assert_eq!(send(fake.link, object, &parts, false), Ok(5));
+    assert_eq!(send(fake.link, object, &parts, SendFlags::default()), Ok(5));
     assert_eq!(fake.sent(object, 99), b"abcde");
-    assert_eq!(send(fake.link, object, &[], false), Ok(0));
+    assert_eq!(send(fake.link, object, &[], SendFlags::default()), Ok(0));
 }
 
 #[test]

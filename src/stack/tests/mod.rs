@@ -9,6 +9,7 @@ mod load;
 mod pair;
 mod peer;
 mod sweep;
+mod urgent;
 mod window;
 
 use core::net::Ipv4Addr;
