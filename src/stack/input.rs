@@ -220,6 +220,9 @@ impl Stack {
         if frame.payload_len > 0 && !self.make_place(io, &frame, index) {
             return;
         }
+        if plausible && self.feed_pieces(io, &frame, index).is_err() {
+            return self.drop_broken(io, index);
+        }
         let Some(packet) = bytes.get(frame.ip.clone()) else {
             return;
         };

@@ -40,6 +40,7 @@ pub mod siphash;
 #[allow(clippy::module_inception)] // it holds the type of that name
 mod stack;
 mod stall;
+mod stretch_ack;
 mod sweep;
 #[cfg(test)]
 mod tests;
