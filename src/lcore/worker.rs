@@ -568,7 +568,7 @@ impl Lcore {
             Ok(true) => self.mailbox.drain(),
             Ok(false) => {}
             // Then it polls: slower for others, but nothing is lost.
-            Err(errno) => crate::error!("lcore cannot sleep errno={errno}"),
+            Err(errno) => crate::error!("event=no_sleep errno={errno}"),
         }
         let passed = time::monotonic().since(began);
         limit.map_or(passed, |limit| limit.min(passed))

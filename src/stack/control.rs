@@ -40,7 +40,7 @@ impl Stack {
             if self.warnings.allow(io.now) {
                 let [a, b, c, d, e, f] = mac;
                 crate::warn!(
-                    "duplicate address address={address} other_mac={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"
+                    "event=duplicate_address address={address} other_mac={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"
                 );
             }
         }
