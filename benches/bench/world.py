@@ -66,7 +66,7 @@ class World:
 
     count = 0
 
-    def __init__(self, label, options, ends="one", mtu=1500, idle="adaptive", offloads=False, flows=0):
+    def __init__(self, label, options, ends="one", mtu=1500, idle="adaptive", offloads=False, flows=0, device=None):
         self.label = label
         self.ends = ends
         self.progress = options.progress if label == KNET else "kernel"
@@ -74,7 +74,7 @@ class World:
         more = {"mtu": mtu, "idle": idle}
         if label == KNET and lab_knows("progress"):
             more["progress"] = options.progress
-        device = "vhost" if ends == "both" and label == KNET else options.device if label == KNET else "af_packet"
+        device = "vhost" if ends == "both" and label == KNET else device or options.device if label == KNET else "af_packet"
         self.lab = NamedLab(device, f"b{os.getpid()}-{World.count}", **more)
         self.locals = [CLIENT]
         if label == KERNEL and offloads:

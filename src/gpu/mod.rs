@@ -11,6 +11,7 @@
 //! pattern    many literals at once, also across segments      stats     histogram and entropy
 //! chacha20   a stream cipher by stream offset                 crc32c    a digest
 //! mirror     copies of chosen chunks into a pcap file
+//! ring       what the host and a GPU kernel share, byte for byte
 //! ```
 //!
 //! *Attach points.* `stream`: received bytes when they are in order and before the program is told of them, sent bytes
@@ -25,6 +26,7 @@ mod kernel;
 mod mirror;
 mod pattern;
 mod pipeline;
+pub mod ring;
 mod stage;
 mod stats;
 

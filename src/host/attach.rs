@@ -7,8 +7,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::clients::{Client, Standing};
 use super::family::Family;
+use super::fault::{Fault, Greeted};
 use super::group;
-use super::server::{Fault, Greeted, Server, own_path, timespec};
+use super::server::{Server, own_path, timespec};
 use super::socket;
 use super::way_back::WayBack;
 use crate::channel::cell::Header;

@@ -113,6 +113,19 @@ impl Memory {
         self.share = Some(share);
     }
 
+    /// Bytes behind the rings of all families.
+    pub(super) fn ring_bytes(&self) -> u64 {
+        self.pools.iter().flatten().map(|pool| pool.bytes).sum()
+    }
+
+    /// Bytes of the send buffers that were made, and of those that the stack does not have.
+    pub(super) fn send_bytes(&self) -> (u64, u64) {
+        let SendBuffers { made, free, .. } = &self.send;
+        // All are of one size: that of the config.
+        let bytes = made.first().map_or(0, |buffer| buffer.len() as u64);
+        (made.len() as u64 * bytes, free.len() as u64 * bytes)
+    }
+
     /// Whether the family may have one more flow.
     fn may_have_flow(&self, owner: Owner) -> bool {
         let Some(share) = self.share else {

@@ -15,10 +15,10 @@ import struct
 import subprocess
 import sys
 import tarfile
-import tempfile
 import termios
 import time
 
+from folder import work_folder
 from harness import CLIENT, ROOT, SERVER, Lab, main, wait_for
 
 BUILD = os.path.join(ROOT, "target", os.environ.get("KNET_BUILD", "release"))
@@ -417,7 +417,7 @@ def top_on_a_terminal(admin):
 def others_may_ask_a_service_for_numbers_and_not_for_payloads(admin):
     if os.getuid() != 0:
         return "needs root to be somebody else"
-    folder = tempfile.mkdtemp(prefix="knet-service-")
+    folder = work_folder("service")
     os.chmod(folder, 0o755)
     conf, path = os.path.join(folder, "conf"), os.path.join(folder, "knetd.sock")
     with open(conf, "w", encoding="ascii") as file:

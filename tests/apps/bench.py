@@ -63,6 +63,7 @@ CASES = [
     suite("memory", least=2),
     suite("preload", served=False),
     suite("cpu", least=3),
+    suite("mixed", least=4),
 ]
 
 if __name__ == "__main__":
