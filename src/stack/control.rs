@@ -216,6 +216,10 @@ impl Stack {
             self.kill(io, index, error.kind.errno(), false);
         } else {
             cold.soft_error = Some(error.kind.errno());
+            if cold.options.receive_errors {
+                // Told at once, and the connection goes on (tcp_v4_err of Linux).
+                self.note_change(index);
+            }
         }
     }
 }
