@@ -18,11 +18,13 @@
 //! before TCP takes them; each byte passes once, whatever is lost or sent again. `packet`: the payload of each segment
 //! on the wire, behind the checksum check, ahead of TCP; a segment that is sent again passes again.
 
+mod builtin;
 mod chacha20;
 mod chunk;
 mod counters;
 mod crc32c;
 mod kernel;
+mod macswap;
 mod mirror;
 mod pattern;
 mod pipeline;
@@ -30,6 +32,7 @@ pub mod ring;
 mod stage;
 mod stats;
 
+pub use builtin::Builtin;
 pub use chunk::{Chunk, Direction, Ends};
 pub use counters::StageCounters;
 pub use kernel::{Finding, KernelState, PayloadKernel};
