@@ -11,7 +11,9 @@
 //! pattern    many literals at once, also across segments      stats     histogram and entropy
 //! chacha20   a stream cipher by stream offset                 crc32c    a digest
 //! mirror     copies of chosen chunks into a pcap file
+//! builtin    the kernels by what they need                    macswap   of the benchmark only
 //! ring       what the host and a GPU kernel share, byte for byte
+//! ptx        the kernels as a GPU's driver takes them; their source is cuda/
 //! ```
 //!
 //! *Attach points.* `stream`: received bytes when they are in order and before the program is told of them, sent bytes
@@ -28,6 +30,7 @@ mod macswap;
 mod mirror;
 mod pattern;
 mod pipeline;
+pub mod ptx;
 pub mod ring;
 mod stage;
 mod stats;
