@@ -29,6 +29,7 @@ OPTIONS = ["--gpu-architecture=compute_80", "-std=c++17", "--include-path=" + FO
 LINKED = ["--relocatable-device-code=true"]
 FILES = {
     "src/gpu/cuda/knet.ptx": ("src/gpu/cuda/knet.cu", []),
+    "src/gpu/cuda/knet_bench.ptx": ("src/gpu/cuda/knet_bench.cu", []),
     "src/gpu/cuda/knet_user.ptx": ("src/gpu/cuda/knet_user.cu", LINKED),
     "tests/fixtures/user.ptx": ("docs/examples/count_zeros.cu", LINKED),
 }
@@ -105,7 +106,8 @@ def sources(name):
     source, options = FILES[name]
     digest = hashlib.sha256(" ".join([WHEEL, *options]).encode())
     headers = glob.glob(os.path.join(FOLDER, "*.h")) + glob.glob(os.path.join(FOLDER, "*.cuh"))
-    for path in [os.path.join(ROOT, source), *sorted(headers)]:
+    # One includes another.
+    for path in [os.path.join(ROOT, source), os.path.join(FOLDER, "knet.cu"), *sorted(headers)]:
         with open(path, "rb") as file:
             digest.update(os.path.basename(path).encode() + b"\0" + file.read() + b"\0")
     return digest.hexdigest()

@@ -11,7 +11,7 @@
 //! pattern    many literals at once, also across segments      stats     histogram and entropy
 //! chacha20   a stream cipher by stream offset                 crc32c    a digest
 //! mirror     copies of chosen chunks into a pcap file
-//! builtin    the kernels by what they need                    macswap   of the benchmark only
+//! builtin    the kernels by what they need                    bench     those of the benchmark only
 //! ring       what the host and a GPU kernel share, byte for byte
 //! ptx        the kernels as a GPU's driver takes them; their source is cuda/
 //! ```
@@ -20,13 +20,13 @@
 //! before TCP takes them; each byte passes once, whatever is lost or sent again. `packet`: the payload of each segment
 //! on the wire, behind the checksum check, ahead of TCP; a segment that is sent again passes again.
 
+mod bench;
 mod builtin;
 mod chacha20;
 mod chunk;
 mod counters;
 mod crc32c;
 mod kernel;
-mod macswap;
 mod mirror;
 mod pattern;
 mod pipeline;

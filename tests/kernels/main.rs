@@ -76,8 +76,10 @@ fn crc32c_comes_to_the_digest_of_the_cpu() {
 }
 
 #[test]
-fn macswap_swaps_as_the_cpu_does() {
-    equal(&Builtin::Macswap, random::mixed);
+fn the_kernels_of_the_benchmark_do_what_the_cpu_does() {
+    for kernel in [Builtin::Macswap, Builtin::Peek, Builtin::Poke] {
+        equal(&kernel, random::mixed);
+    }
 }
 
 #[test]

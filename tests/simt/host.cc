@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "knet.cu"
+#include "knet_bench.cu"
 #include "knet_user.cu"
 
 // The example of a user's function, in place of what the driver's linker would put there.
@@ -26,7 +26,8 @@ struct Entry {
         "knet_" #kernel "_persistent", [](void* ring) { knet_##kernel##_persistent(static_cast<knet_ring*>(ring)); }, true \
     }
 
-const Entry ENTRIES[] = {ENTRY(pattern), ENTRY(stats), ENTRY(chacha20), ENTRY(crc32c), ENTRY(macswap), ENTRY(user)};
+const Entry ENTRIES[] = {ENTRY(pattern), ENTRY(stats), ENTRY(chacha20), ENTRY(crc32c), ENTRY(macswap),
+                         ENTRY(peek),    ENTRY(poke),  ENTRY(user)};
 
 }  // namespace
 
