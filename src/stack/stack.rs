@@ -11,6 +11,7 @@ use super::changes::{Changes, forget};
 use super::counters::StackCounters;
 use super::demux::{self, Class, FlowKey, Rules};
 use super::flow_table::{Flags, FlowTable, Phase};
+use super::input::unsent;
 use super::interface::{Interfaces, Outlet, Station};
 use super::listener::ListenerTable;
 use super::loopback::Loopback;
@@ -18,6 +19,7 @@ use super::neighbor::NeighborTable;
 use super::port_alloc::PortAllocator;
 use super::rate_limit::RateLimit;
 use super::route::RouteTable;
+use super::stall::Stall;
 use super::sweep::Sweep;
 use super::time_wait::TimeWaitTable;
 use super::timer_wheel::TimerWheel;
@@ -58,6 +60,8 @@ pub struct Stack {
     pub(crate) looped: Loopback,
     /// Flows that want to be asked for segments.
     pub(crate) dirty: VecDeque<u32>,
+    /// Set while the port takes nothing.
+    pub(crate) stall: Stall,
     /// Flows that wait for the MAC address of a next hop.
     pub(crate) unresolved: HashMap<Ipv4Addr, Vec<FlowId>>,
     /// Flows with urgent data.
@@ -128,6 +132,7 @@ impl Stack {
             changes: Changes::default(),
             looped: Loopback::default(),
             dirty: VecDeque::new(),
+            stall: Stall::default(),
             unresolved: HashMap::new(),
             urgent: UrgentTable::default(),
             burst: Vec::with_capacity(BURST_MAX),
@@ -268,6 +273,13 @@ impl Stack {
         }
     }
 
+    /// Changes what a listener's flows start with; those under way keep what they have.
+    pub fn set_listener_options(&mut self, id: ListenerId, options: &FlowOptions) {
+        if let Some(listener) = self.listeners.at_mut(id) {
+            listener.options = *options;
+        }
+    }
+
     /// Everything the program side may learn of a flow; None when the id is not good any more.
     #[must_use]
     pub fn facts(&self, flow: FlowId) -> Option<Facts> {
@@ -307,6 +319,8 @@ impl Stack {
             retransmits: cold.meter.retransmits,
             mss: cold.meter.mss,
             urgent: self.urgent.received(hot.flags, index),
+            soft_error: cold.soft_error.filter(|_| cold.options.receive_errors),
+            unsent: unsent(hot, cold),
         })
     }
 
@@ -333,10 +347,12 @@ impl Stack {
     /// When [`Stack::expire`] or [`Stack::transmit`] must be called next at the latest; None = when a frame comes.
     #[must_use]
     pub fn next_timer(&self) -> Option<Instant> {
-        if !self.dirty.is_empty() || self.looped.len() > 0 {
+        if self.looped.len() > 0 {
             return Some(Instant::ZERO);
         }
+        let dirty = (!self.dirty.is_empty()).then_some(Instant::ZERO);
         [
+            dirty,
             self.wheel.next_due(),
             self.neighbors.next_due(),
             self.time_wait.next_due(),
@@ -345,6 +361,7 @@ impl Stack {
         .into_iter()
         .flatten()
         .min()
+        .map(|due| self.stall.delays(due))
     }
 
     /// Puts a flow into the dirty list, once.
