@@ -15,6 +15,7 @@
 //! payload    what the payload stage says of the bytes, before anybody acts on them
 //! memory     rings out of channel memory, given to the stack
 //! share      what one family may have of what all share
+//! watch      one connection under observation
 //! idle       spin, yield, sleep
 //! ```
 
@@ -40,6 +41,7 @@ mod share;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;
+mod watch;
 mod worker;
 
 pub use affinity::{Placement, cpus_of, place};
@@ -52,4 +54,5 @@ pub use object::{FAMILIES_MAX, Token};
 pub use process::release_process;
 pub use segments::Segments;
 pub use share::Share;
+pub use watch::{Sight, Watch, Watcher};
 pub use worker::{Lcore, LcoreConfig, LcoreStatus};

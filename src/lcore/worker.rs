@@ -16,6 +16,7 @@ use super::mailbox::{Mail, Mailbox, Report};
 use super::memory::Memory;
 use super::object::{FAMILIES_MAX, Token};
 use super::payload::packet::{JudgedTx, SharedSent, filter, lock};
+use super::watch::Watch;
 use crate::capture::{self, Closed, Recorder};
 use crate::device::{RxQueue, TxQueue};
 use crate::gpu::{Ends, PacketStage, Pipeline, StreamStage};
@@ -126,6 +127,8 @@ pub struct Lcore {
     resets: Vec<Ends>,
     clock: Clock,
     latency: Latency,
+    /// Connections that somebody watches; empty nearly always.
+    watches: Vec<Watch>,
     held: Held,
     idle: Idle,
     somaxconn: u32,
@@ -170,6 +173,7 @@ impl Lcore {
             resets: Vec::new(),
             clock: Clock::new(config.now),
             latency: Latency::default(),
+            watches: Vec::new(),
             held: Held::default(),
             idle: Idle::new(config.idle, config.shares_cpu, config.now),
             somaxconn: config.somaxconn,
@@ -200,11 +204,13 @@ impl Lcore {
         let mut work = self.receive(now);
         work += self.commands(now);
         work += self.release(now);
+        self.watch(now, false);
         work += self.stack.expire(now, &mut self.memory, self.tx.as_mut());
         // The program works on what came while the answers of others leave: a burst to the kernel takes its time.
         work += self.publish(now);
         work += self.wake();
         work += self.stack.transmit(now, &mut self.memory, self.tx.as_mut());
+        self.watch(now, true);
         self.tx.flush(now);
         // What became different by sending; nothing in nearly every turn.
         work += self.publish(now);
@@ -216,6 +222,23 @@ impl Lcore {
             self.latency.worked();
         }
         work
+    }
+
+    /// How many are watched.
+    #[cfg(test)]
+    pub(super) fn watches(&self) -> usize {
+        self.watches.len()
+    }
+
+    /// Looks at what is watched.
+    fn watch(&mut self, now: Instant, sent: bool) {
+        if !self.watches.is_empty() {
+            let stack = &self.stack;
+            // As a capture stamps frames: the turn's own time lies before all that it does.
+            let at = time::monotonic();
+            self.watches
+                .retain_mut(|watch| watch.look(now, at, sent, stack));
+        }
     }
 
     fn receive(&mut self, now: Instant) -> usize {
@@ -373,6 +396,7 @@ impl Lcore {
                 let _ = to.try_send(self.look(now, at));
             }
             Mail::Capture { recorder } => self.capture(recorder),
+            Mail::Watch { watch } => self.watches.push(*watch),
             Mail::Mtu { mtu } => self.stack.set_port_mtu(mtu),
             Mail::Neighbour => self.idle.share(),
             Mail::Stop => self.stopped = true,

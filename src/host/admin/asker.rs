@@ -7,7 +7,7 @@ use std::sync::mpsc;
 
 use super::desk::{Desk, Facts};
 use crate::capture::Recorder;
-use crate::lcore::{Counted, Latencies, Look, Mail, Mailbox, Seen};
+use crate::lcore::{Counted, Latencies, Look, Mail, Mailbox, Seen, Watch};
 use crate::stack::{FlowView, ListenerView, RestView};
 
 /// Whoever has not answered within this has other troubles.
@@ -48,6 +48,12 @@ impl Asker {
     /// Begins a capture, or ends it.
     pub(super) fn capture(&self, recorder: Option<Box<Recorder>>) {
         self.mailbox.post(Mail::Capture { recorder });
+    }
+
+    /// Begins to watch a connection; it ends with the [`Watcher`](crate::lcore::Watcher).
+    pub(super) fn watch(&self, watch: &Watch) {
+        let watch = Box::new(watch.clone());
+        self.mailbox.post(Mail::Watch { watch });
     }
 
     fn look(&self, at: Look) -> Result<Seen, Silent> {
