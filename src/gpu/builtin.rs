@@ -1,9 +1,9 @@
 //! The kernels that come with the library, by what they need.
 
+use super::bench::Bench;
 use super::chacha20::Cipher;
 use super::crc32c::Crc32c;
 use super::kernel::PayloadKernel;
-use super::macswap::MacSwap;
 use super::pattern::{self, Pattern};
 use super::stats::Stats;
 
@@ -18,8 +18,12 @@ pub enum Builtin {
     Chacha20([u8; 32]),
     /// `crc32c`
     Crc32c,
-    /// `macswap`, of the benchmark only.
+    /// `macswap`, which swaps a frame's addresses: of the benchmark only, as the two below.
     Macswap,
+    /// `peek`, which reads everything.
+    Peek,
+    /// `poke`, which reads and writes everything.
+    Poke,
 }
 
 impl Builtin {
@@ -36,7 +40,9 @@ impl Builtin {
             Self::Stats => Box::new(Stats::default()),
             Self::Chacha20(key) => Box::new(Cipher::new(*key)),
             Self::Crc32c => Box::new(Crc32c::default()),
-            Self::Macswap => Box::new(MacSwap),
+            Self::Macswap => Box::new(Bench::Macswap),
+            Self::Peek => Box::new(Bench::Peek),
+            Self::Poke => Box::new(Bench::Poke),
         })
     }
 }

@@ -11,10 +11,12 @@
 //! pattern    many literals at once, also across segments      stats     histogram and entropy
 //! chacha20   a stream cipher by stream offset                 crc32c    a digest
 //! mirror     copies of chosen chunks into a pcap file
+//! builtin    the kernels by what they need                    bench     those of the benchmark only
 //! ring       what the host and a GPU kernel share, byte for byte
 //! accelerator  the GPU of the process, opened once, given up for good     drive  how it is told of a batch
 //! offload    one kernel there: batches out, results in, deadlines         air    what a stage needs for that
 //! slots      the host's side of the ring                                  pool   buffers that the GPU reaches
+//! ptx        the kernels as a GPU's driver takes them; their source is cuda/
 //! ```
 //!
 //! *Attach points.* `stream`: received bytes when they are in order and before the program is told of them, sent bytes
@@ -23,6 +25,7 @@
 
 mod accelerator;
 mod air;
+mod bench;
 mod builtin;
 mod chacha20;
 mod chunk;
@@ -30,12 +33,12 @@ mod counters;
 mod crc32c;
 mod drive;
 mod kernel;
-mod macswap;
 mod mirror;
 mod offload;
 mod pattern;
 mod pipeline;
 mod pool;
+pub mod ptx;
 pub mod ring;
 mod slots;
 mod stage;
@@ -51,6 +54,3 @@ pub use stage::{Aloft, Departure, PacketStage, StreamStage, Verdict};
 
 #[cfg(test)]
 pub(crate) mod tests;
-
-/// The kernels as the driver takes them.
-const PTX: &str = "";

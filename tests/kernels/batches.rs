@@ -17,7 +17,10 @@ pub(crate) struct Oracle {
 
 impl Oracle {
     pub(crate) fn new(kernel: &Builtin) -> Self {
-        let mut kernel = kernel.build().unwrap();
+        Self::of(kernel.build().unwrap())
+    }
+
+    pub(crate) fn of(mut kernel: Box<dyn PayloadKernel>) -> Self {
         let params = kernel.device_params().unwrap();
         Self { kernel, params }
     }

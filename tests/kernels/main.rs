@@ -16,6 +16,7 @@ mod emulator;
 mod planted;
 
 mod random;
+mod user;
 
 use batches::{Oracle, Shape, compare};
 use emulator::Emulator;
@@ -29,8 +30,11 @@ fn rounds() -> u64 {
 }
 
 fn equal(kernel: &Builtin, text: fn(&mut Random, usize) -> Vec<u8>) {
+    equal_to(Oracle::new(kernel), text);
+}
+
+fn equal_to(mut oracle: Oracle, text: fn(&mut Random, usize) -> Vec<u8>) {
     let emulator = Emulator::shipped();
-    let mut oracle = Oracle::new(kernel);
     for round in 0..rounds() {
         for ring in [false, true] {
             let seed = 1_000 * round + u64::from(ring);
@@ -72,6 +76,13 @@ fn crc32c_comes_to_the_digest_of_the_cpu() {
 }
 
 #[test]
-fn macswap_swaps_as_the_cpu_does() {
-    equal(&Builtin::Macswap, random::mixed);
+fn the_kernels_of_the_benchmark_do_what_the_cpu_does() {
+    for kernel in [Builtin::Macswap, Builtin::Peek, Builtin::Poke] {
+        equal(&kernel, random::mixed);
+    }
+}
+
+#[test]
+fn a_users_function_is_called_for_every_packet() {
+    equal_to(Oracle::of(Box::new(user::CountZeros)), random::mixed);
 }

@@ -99,7 +99,7 @@ fn a_block_that_answers_before_its_warps_are_through_is_found() {
 #[test]
 fn a_barrier_that_only_some_lanes_reach_is_found() {
     let divergent = (
-        "macswap.cuh",
+        "bench.cuh",
         "        __syncwarp(ALL_LANES);",
         "        if (lane < 12) __syncwarp(ALL_LANES);",
     );

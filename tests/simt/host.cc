@@ -3,7 +3,15 @@
 
 #include <cstring>
 
-#include "knet.cu"
+#include "knet_bench.cu"
+#include "knet_user.cu"
+
+// The example of a user's function, in place of what the driver's linker would put there.
+#include "../../docs/examples/count_zeros.cu"
+
+unsigned knet_user_function(const knet_packet* packet, knet_result* result, unsigned lane, void* params) {
+    return count_zeros(packet, result, lane, params);
+}
 
 namespace {
 
@@ -18,7 +26,8 @@ struct Entry {
         "knet_" #kernel "_persistent", [](void* ring) { knet_##kernel##_persistent(static_cast<knet_ring*>(ring)); }, true \
     }
 
-const Entry ENTRIES[] = {ENTRY(pattern), ENTRY(stats), ENTRY(chacha20), ENTRY(crc32c), ENTRY(macswap)};
+const Entry ENTRIES[] = {ENTRY(pattern), ENTRY(stats), ENTRY(chacha20), ENTRY(crc32c), ENTRY(macswap),
+                         ENTRY(peek),    ENTRY(poke),  ENTRY(user)};
 
 }  // namespace
 

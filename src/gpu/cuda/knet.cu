@@ -2,7 +2,6 @@
 #include "batch.cuh"
 #include "chacha20.cuh"
 #include "crc32c.cuh"
-#include "macswap.cuh"
 #include "pattern.cuh"
 #include "stats.cuh"
 
@@ -14,4 +13,3 @@ KNET_ENTRY_POINTS(pattern)
 KNET_ENTRY_POINTS(stats)
 KNET_ENTRY_POINTS(chacha20)
 KNET_ENTRY_POINTS(crc32c)
-KNET_ENTRY_POINTS(macswap)

@@ -142,7 +142,7 @@ struct knet_stats_params {
 /*
  * crc32c: state[0] = digest of all bytes so far (CRC-32C, as printed), aux = the same. No parameters.
  *
- * macswap: swaps the bytes 0 to 5 with the bytes 6 to 11. No parameters; of the benchmark only.
+ * macswap, peek, poke, stall, crash: of the benchmark only, see bench.cuh.
  *
  * user: the function of the user's PTX, which all lanes of the warp call together and whose answer lane 0 gives:
  *   extern "C" __device__ unsigned int NAME(const struct knet_packet *packet, struct knet_result *result,
