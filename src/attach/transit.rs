@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketType, sockopt};
 use super::link::{Link, link};
 use super::object::Object;
 use super::{fork, link as links};
-use crate::channel::message::{HEAD_BYTES, Kind, Message, TEXT_BYTES};
+use crate::channel::message::{HEAD_BYTES, Kind, Message, TEXT_BYTES, heir};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
@@ -40,7 +40,7 @@ pub fn pass(link: &Link, object: Object) -> Result<i32> {
         held.set(object.index);
         object.cell(link).map(|_| ()).ok_or(Errno::BADF)
     };
-    fork::reserve(link, hold, Some(&greeting)).map(|(_, token)| token)
+    fork::reserve(link, hold, heir::PASSED, Some(&greeting)).map(|(_, token)| token)
 }
 
 /// What came as `fd`.

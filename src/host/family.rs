@@ -86,6 +86,11 @@ impl Family {
         })
     }
 
+    /// User id of the program that attached first.
+    pub(super) const fn user(&self) -> u32 {
+        self.user
+    }
+
     /// Takes a process cell for `pid`.
     ///
     /// # Errors

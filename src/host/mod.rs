@@ -11,6 +11,7 @@ mod attach;
 mod clients;
 mod family;
 mod group;
+mod heirs;
 mod launch;
 mod life;
 mod open;

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::holders::{self, Holders};
-use super::region;
+use super::{Region, region};
 use crate::fd::table::{Entry, Handle, Record};
 use crate::ffi::process;
 use crate::thread;
@@ -317,14 +317,31 @@ pub fn take_registrations(record: Record, mut visit: impl FnMut(Registration)) {
     }
 }
 
+/// Before a fork: the child is going to have descriptors that stand for the record.
+pub fn hold_socket_for_child(record: Record) {
+    if let Some(cell) = socket(record) {
+        cell.holders.hold_for_child(thread::process());
+    }
+}
+
 /// In a forked child: a descriptor of it stands for the record. False when the parent closed its own meanwhile, and the
 /// record is another's.
 #[must_use]
-pub fn adopt_socket(record: Record) -> bool {
+pub fn adopt_socket(record: Record, parent: u32) -> bool {
     let (Some(cell), Some(count)) = (socket(record), COUNTS.get(record.index as usize)) else {
         return false;
     };
-    holders::adopt(count, &cell.holders, || socket(record).is_some())
+    holders::adopt(count, &cell.holders, parent, || socket(record).is_some())
+}
+
+/// Leaves the records that this process has no descriptor of: a program before it did.
+pub(super) fn leave_rest(region: &Region) {
+    for (cell, count) in region.used_sockets().zip(&COUNTS) {
+        if count.load(Ordering::Relaxed) == 0 {
+            cell.holders.remove_all(thread::process());
+            free_unheld(cell);
+        }
+    }
 }
 
 /// In a forked child: no descriptor is counted yet.
