@@ -244,7 +244,7 @@ fn says_to_refuse(reply: &Reply) -> bool {
 }
 
 fn welcome(socket: i32, answer: &Message<'_>, reply: &Reply) -> Result<Parts> {
-    let [Some(control), Some(receive), Some(eventfd), ..] = reply.descriptors else {
+    let [Some(control), Some(receive), Some(eventfd), registry] = reply.descriptors else {
         return Err(Errno::PROTO);
     };
     let control = descriptor::lend(control)?;
@@ -258,6 +258,7 @@ fn welcome(socket: i32, answer: &Message<'_>, reply: &Reply) -> Result<Parts> {
         control_socket: socket,
         host_eventfd: descriptor::internal_copy(eventfd)?,
         family,
+        registry: registry.map(descriptor::internal_copy).transpose()?,
     })
 }
 

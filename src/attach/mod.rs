@@ -382,9 +382,12 @@ fn install(socket: i32, answer: Answer<link::Parts>) -> Answer<&'static Link> {
 /// Becomes a member of the family whose process cell `control` stands for, an internal descriptor; it is closed when that
 /// cannot be. What an executed program and the receiver of a foreign socket do first.
 ///
+/// `take` gets the memory in which the family agrees when this process has not inherited it, an internal descriptor, before
+/// anything can be done with the link; the link is dead when it fails.
+///
 /// # Errors
 /// EBUSY when this process is attached already; else what was said, on descriptor 2.
-pub fn resume(control: i32) -> Result<&'static Link> {
+pub fn resume(control: i32, take: impl FnOnce(Option<i32>) -> Result<()>) -> Result<&'static Link> {
     let Some(_inside) = ATTACH.enter() else {
         descriptor::close(control);
         return Err(Errno::AGAIN);
@@ -395,7 +398,14 @@ pub fn resume(control: i32) -> Result<&'static Link> {
     }
     thread::remember_process();
     pending::note(control);
-    match install(control, handshake::resume(control)) {
+    let answer = match handshake::resume(control) {
+        Answer::Done(parts) => match take(parts.registry) {
+            Ok(()) => Answer::Done(parts),
+            Err(error) => Answer::Lost(error),
+        },
+        other => other,
+    };
+    match install(control, answer) {
         Answer::Done(link) => {
             STAGE.store(stage::ATTACHED, Ordering::Release);
             Ok(link)
@@ -413,6 +423,12 @@ pub fn resume(control: i32) -> Result<&'static Link> {
         }
         Answer::Inline => Err(Errno::PROTO),
     }
+}
+
+/// Whether this process may still become a member of another program's family: no socket has needed a host.
+#[must_use]
+pub fn may_resume() -> bool {
+    STAGE.load(Ordering::Acquire) == stage::UNTRIED
 }
 
 /// Starts the host inside this process, whose threads drive it, and attaches to it as to any other.

@@ -51,6 +51,9 @@ pub enum Kind {
     /// Program, on a socket that was handed to it: process `b` takes the process cell over that the socket stands for. `a` =
     /// size of the header struct, text = build version. Host: Welcome, or Fault.
     Resume,
+    /// Program: \[the memory in which its processes agree before they are attached\]. A program that joins them by a socket that
+    /// it got in a message finds it in its Welcome.
+    Registry,
 }
 
 /// Texts of [`Kind::Fork`]: who will speak for the process cell.
@@ -83,6 +86,7 @@ impl Kind {
             Self::Inline,
             Self::Passed,
             Self::Resume,
+            Self::Registry,
         ]
         .into_iter()
         .find(|kind| *kind as u32 == number)

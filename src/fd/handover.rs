@@ -193,7 +193,9 @@ pub fn unpack() {
     };
     let region = move_away(head.region)
         .and_then(|memory| registry::take_over(memory).inspect_err(|_| descriptor::close(memory)));
-    let link = move_away(head.control).and_then(attach::resume).ok();
+    let link = move_away(head.control)
+        .and_then(|control| attach::resume(control, |_| Ok(())))
+        .ok();
     if let Some(link) = link {
         waiter::forget_predecessors_slots(link);
     }

@@ -9,6 +9,7 @@ pub mod epoll;
 pub mod foreign;
 pub mod handover;
 pub mod inflight;
+mod joining;
 pub mod options;
 pub mod own;
 pub mod passing;

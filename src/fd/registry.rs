@@ -25,18 +25,20 @@ mod holders;
 mod socket;
 
 pub use self::epoll::{
-    EPOLLS, Left, adopt_epoll, count_kernel_items, count_nestings, end_epoll, has_epoll,
-    hold_epoll_for_child, is_nested, new_epoll, note_polled, release_epoll, retain_epoll,
+    EPOLLS, Left, adopt_epoll, copy_epoll, count_kernel_items, count_nestings, end_epoll,
+    has_epoll, hold_epoll_for_child, is_nested, new_epoll, note_polled, release_epoll,
+    retain_epoll,
 };
 pub use self::socket::{
-    Decision, INTERESTS, Registration, SOCKETS, adopt_socket, begin_routing, decision, end_routing,
-    hold_socket_for_child, new_socket, register, release_socket, retain_socket, take_over_routing,
-    take_registrations, unregister,
+    Decision, INTERESTS, Registration, SOCKETS, adopt_socket, begin_routing, copy_socket, decision,
+    end_routing, hold_socket_for_child, new_socket, register, release_socket, retain_socket,
+    take_over_routing, take_registrations, unregister,
 };
 
+/// What lies in the shared memory.
 #[repr(C)]
 #[derive(Debug)]
-struct Region {
+pub struct Region {
     /// 1 + the highest socket record ever used, so that pages behind it stay untouched.
     sockets_end: AtomicU32,
     sockets: [SocketRecord; SOCKETS],
@@ -136,6 +138,30 @@ pub fn take_over(memory: i32) -> Result<()> {
     }
     place(map(memory)?, memory);
     Ok(())
+}
+
+/// Makes another family's region this process's, in place of its own if it has one, which is returned. `memory` is an internal
+/// descriptor.
+///
+/// # Errors
+/// EPROTO when it is no region, ENOMEM.
+pub fn change_to(memory: i32) -> Result<Option<&'static Region>> {
+    let size = rustix::fs::fstat(descriptor::lend(memory)?)?.st_size;
+    if usize::try_from(size) != Ok(size_of::<Region>()) {
+        return Err(Errno::PROTO);
+    }
+    let map = map(memory)?;
+    let old = region();
+    // The old one stays mapped: a signal handler may be looking at it.
+    REGION.store(map.as_ptr(), Ordering::Release);
+    descriptor::close(MEMORY.swap(memory, Ordering::AcqRel));
+    Ok(old)
+}
+
+/// This process holds nothing in `old` any more.
+pub fn leave(old: &Region) {
+    socket::leave(old);
+    epoll::leave(old);
 }
 
 /// After [`take_over`] and what was adopted: this process holds nothing else.

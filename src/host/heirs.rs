@@ -7,6 +7,7 @@
 
 use core::time::Duration;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use super::clients::{Client, Standing};
 use super::server::{Fault, Server, own_path};
@@ -114,30 +115,32 @@ impl Server {
             return self.gone(place);
         }
         self.end_predecessor(owner, pid);
-        if let Some(client) = self.clients.at_mut(place) {
-            client.heir = Heir::Itself;
-        }
+        let joins = self.clients.at_mut(place).is_some_and(|client| {
+            core::mem::replace(&mut client.heir, Heir::Itself) == Heir::Passed
+        });
         self.child(place, owner, cell, pid);
-        let bell = match self.mailbox.bell().try_clone() {
-            Ok(bell) => bell,
-            Err(error) => {
-                crate::warn!("process={pid} event=not_taken_over reason=\"{error}\"");
-                return self.gone(place);
-            }
-        };
+        let mailbox = Arc::clone(&self.mailbox);
         let Some(family) = self.family(owner) else {
             return;
         };
-        let welcome = Message::new(Kind::Welcome, cell, std::process::id());
-        let segments = std::sync::Arc::clone(&family.segments);
-        let receive = match family.receive.try_clone() {
-            Ok(receive) => receive,
-            Err(error) => {
-                crate::warn!("process={pid} event=not_taken_over reason=\"{error}\"");
-                return self.gone(place);
-            }
+        let segments = Arc::clone(&family.segments);
+        // A program that was executed has inherited the registry.
+        let copies = [
+            Some(&family.receive),
+            family.registry.as_ref().filter(|_| joins),
+        ]
+        .map(|fd| fd.and_then(|fd| fd.try_clone().ok()));
+        let [Some(receive), registry] = copies else {
+            crate::warn!("process={pid} event=not_taken_over reason=\"no descriptor\"");
+            return self.gone(place);
         };
-        let descriptors = [segments.control_fd().as_fd(), receive.as_fd(), bell.as_fd()];
+        let mut descriptors = vec![
+            segments.control_fd().as_fd(),
+            receive.as_fd(),
+            mailbox.bell().as_fd(),
+        ];
+        descriptors.extend(registry.as_ref().map(AsFd::as_fd));
+        let welcome = Message::new(Kind::Welcome, cell, std::process::id());
         self.answer(place, &welcome, &descriptors);
         crate::info!("process={pid} family={} event=taken_over", owner.0);
     }

@@ -601,6 +601,13 @@ impl Server {
                 let same = client.same_namespace;
                 self.fork(owner, pid, &message, descriptors.next(), same);
             }
+            (Kind::Registry, Standing::Attached { owner, .. }) => {
+                if let Some(family) = self.family(owner)
+                    && family.registry.is_none()
+                {
+                    family.registry = descriptors.next();
+                }
+            }
             (Kind::Resume, Standing::Attached { owner, cell, .. }) => {
                 self.resume(place, owner, cell, &message, received.user);
             }

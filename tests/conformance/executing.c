@@ -180,6 +180,76 @@ static void part_blocking(int fd)
     put(fd, 0, 1);
 }
 
+static int receive(int over)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control = {.bytes = {0}};
+    char byte;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control};
+    EQUAL(recvmsg(over, &message, 0), 1);
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    CHECK(head && head->cmsg_type == SCM_RIGHTS);
+    int fd;
+    memcpy(&fd, CMSG_DATA(head), sizeof fd);
+    return fd;
+}
+
+static void pass(int over, int fd)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control = {.bytes = {0}};
+    char byte = 'p';
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    *head = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+    memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    EQUAL(sendmsg(over, &message, 0), 1);
+}
+
+/* A program with epolls of its own gets a connection, and later a listener. */
+static void part_receive(int over)
+{
+    int first = OK(epoll_create1(0)), second = OK(epoll_create1(0)), way[2], undecided = tcp(0);
+    OK(pipe(way));
+    OK(change(first, EPOLL_CTL_ADD, way[0], EPOLLIN, 5));
+    OK(change(second, EPOLL_CTL_ADD, over, EPOLLIN, 6));
+    OK(change(second, EPOLL_CTL_ADD, undecided, EPOLLOUT, 9));
+    struct epoll_event events[4];
+    EQUAL(epoll_wait(second, events, 4, 10000) > 0, 1);
+    int fd = receive(over);
+    OK(change(first, EPOLL_CTL_ADD, fd, EPOLLIN, 7));
+    EQUAL(epoll_wait(first, events, 4, 10000), 1);
+    EQUAL(events[0].data.u64, 7);
+    get(fd, 0, 100);
+    put(fd, 0, 100);
+    EQUAL(epoll_wait(first, events, 4, 0), 0);
+    EQUAL(write(way[1], "x", 1), 1);
+    EQUAL(epoll_wait(first, events, 4, 10000), 1);
+    EQUAL(events[0].data.u64, 5);
+    int listener = receive(over);
+    OK(change(second, EPOLL_CTL_DEL, over, 0, 0));
+    OK(change(second, EPOLL_CTL_ADD, listener, EPOLLIN, 8));
+    OK(try_bind(undecided, own, port + 1));
+    OK(listen(undecided, 4));
+    OK(change(second, EPOLL_CTL_MOD, undecided, EPOLLIN, 10));
+    put(over, 0, 1);
+    for (int n = 0; n < 2; n++) {
+        EQUAL(epoll_wait(second, events, 4, 10000), 1);
+        EQUAL(events[0].data.u64, n ? 10 : 8);
+        int one = OK(accept(n ? undecided : listener, NULL, NULL));
+        get(one, 0, 10);
+        put(one, 0, 10);
+        OK(close(one));
+    }
+    OK(close(fd));
+}
+
 __attribute__((constructor)) static void part(int count, char **list)
 {
     static const struct {
@@ -187,7 +257,7 @@ __attribute__((constructor)) static void part(int count, char **list)
         void (*run)(int);
     } parts[] = {{"echo", part_echo},   {"serve", part_serve},   {"epoll", part_epoll}, {"relay", part_relay},
                  {"listen", part_listen}, {"closed", part_closed}, {"stdio", part_stdio}, {"again", part_again},
-                 {"accept", part_accept_there}, {"flags", part_blocking}};
+                 {"accept", part_accept_there}, {"flags", part_blocking}, {"receive", part_receive}};
     if (count < 6 || strcmp(list[1], "part") != 0) return;
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     own = address = list[3];
@@ -603,6 +673,42 @@ CASE(signals_and_waits_work_in_the_executed_program)
         put(client, 0, 10);
         get(client, 0, 10);
     }
+    ends_well(child);
+    atomic_fetch_add(&shared->connections, 2);
+}
+
+/* The receiver was executed before we had a socket: it is another program. */
+CASE(sockets_go_to_another_program)
+{
+    int way[2];
+    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, way));
+    pid_t child = OK(fork());
+    if (child == 0) {
+        OK(close(way[0]));
+        become("receive", way[1]);
+    }
+    OK(close(way[1]));
+    int mine = OK(epoll_create1(0)), other = OK(epoll_create1(0));
+    struct pair two = pair();
+    watch(mine, two.client, EPOLLIN);
+    watch(other, two.server, EPOLLIN | EPOLLET);
+    pass(way[0], two.server);
+    put(two.client, 0, 100);
+    get(two.client, 0, 100);
+    int listener = listener_at(port, 4);
+    watch(other, listener, EPOLLIN);
+    pass(way[0], listener);
+    get(way[0], 0, 1);
+    OK(close(listener));
+    for (int n = 0; n < 2; n++) {
+        int client = dial(port + n);
+        put(client, 0, 10);
+        get(client, 0, 10);
+        end_of_stream(client);
+    }
+    OK(close(two.server)); /* in no epoll any more, once the other program has closed it too */
+    EVENT(one_event(mine, 10000), EPOLLIN);
+    end_of_stream(two.client);
     ends_well(child);
     atomic_fetch_add(&shared->connections, 2);
 }

@@ -214,6 +214,27 @@ pub fn has_epoll(index: u32) -> bool {
         .is_some_and(|count| count.load(Ordering::Relaxed) > 0)
 }
 
+/// As [`super::socket::copy_socket`], for an epoll.
+pub fn copy_epoll(old: &Region, record: Record) -> Option<Record> {
+    let from = old.epolls.get(record.index as usize)?;
+    let new = new_epoll()?;
+    let to = epoll(new)?;
+    for (to, from) in [
+        (&to.kernel_items, &from.kernel_items),
+        (&to.nestings, &from.nestings),
+    ] {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    Some(new)
+}
+
+/// Leaves all records of a region.
+pub(super) fn leave(region: &Region) {
+    for cell in &region.epolls {
+        cell.holders.remove_all(thread::process());
+    }
+}
+
 /// As [`super::socket::leave_rest`], for epolls.
 pub(super) fn leave_rest(region: &Region) {
     for ((index, cell), count) in (0..).zip(&region.epolls).zip(&COUNTS) {

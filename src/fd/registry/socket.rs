@@ -334,6 +334,43 @@ pub fn adopt_socket(record: Record, parent: u32) -> bool {
     holders::adopt(count, &cell.holders, parent, || socket(record).is_some())
 }
 
+/// An undecided socket of `old`, which this process has left, gets a record of the present region. `epoll` says what became of the
+/// epolls that it is in. None when there is no room.
+pub fn copy_socket(
+    old: &Region,
+    record: Record,
+    epoll: impl Fn(u32) -> Option<u32>,
+) -> Option<Record> {
+    let from = old.sockets.get(record.index as usize)?;
+    let new = new_socket()?;
+    for interest in &from.interests {
+        let index = interest.epoll.load(Ordering::Relaxed);
+        if index == 0 || index == CLAIMED {
+            continue;
+        }
+        if let Some(epoll) = epoll(index - 1) {
+            // As many places as it had.
+            register(
+                new,
+                Registration {
+                    epoll,
+                    fd: i32::try_from(interest.fd.load(Ordering::Relaxed)).unwrap_or(-1),
+                    events: interest.events.load(Ordering::Relaxed),
+                    data: interest.data.load(Ordering::Relaxed),
+                },
+            );
+        }
+    }
+    Some(new)
+}
+
+/// Leaves all records of a region.
+pub(super) fn leave(region: &Region) {
+    for cell in region.used_sockets() {
+        cell.holders.remove_all(thread::process());
+    }
+}
+
 /// Leaves the records that this process has no descriptor of: a program before it did.
 pub(super) fn leave_rest(region: &Region) {
     for (cell, count) in region.used_sockets().zip(&COUNTS) {
