@@ -5,7 +5,7 @@ use super::registry::{self, Region};
 use super::table::{self, Entry};
 use super::{Target, target};
 use crate::errno::{Errno, Result};
-use crate::ffi::real;
+use crate::ffi::{descriptor, process};
 use crate::iomux::scratch::Scratch;
 
 /// This process agrees in `memory`, an internal descriptor, from now on. Not while other threads may be using what it has.
@@ -13,12 +13,17 @@ use crate::iomux::scratch::Scratch;
 /// # Errors
 /// EBUSY when there are other threads and something to move, ENOMEM, EPROTO when the memory is none of a registry.
 pub(super) fn move_to_registry(memory: i32) -> Result<()> {
+    if registry::is_present(memory)? {
+        // It was executed by a member.
+        descriptor::close(memory);
+        return Ok(());
+    }
     let mut count = 0;
     table::for_each(0, table::end(), |fd, _| {
         // What is decided is the kernel's, and leaves the table here.
         count += usize::from(!matches!(target(fd), Target::Kernel));
     });
-    if count > 0 && !real::is_single_threaded() {
+    if count > 0 && !process::is_alone() {
         return Err(Errno::BUSY);
     }
     let mut moved = Scratch::filled(count, (-1, Entry::Kernel, Entry::Kernel))?;

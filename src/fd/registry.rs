@@ -140,6 +140,19 @@ pub fn take_over(memory: i32) -> Result<()> {
     Ok(())
 }
 
+/// Whether `memory` is that of the present region.
+///
+/// # Errors
+/// EBADF.
+pub fn is_present(memory: i32) -> Result<bool> {
+    let Some(mine) = shared_memory() else {
+        return Ok(false);
+    };
+    let [mine, theirs] =
+        [mine, memory].map(|fd| descriptor::lend(fd).and_then(rustix::fs::fstat));
+    Ok(mine?.st_ino == theirs?.st_ino)
+}
+
 /// Makes another family's region this process's, in place of its own if it has one, which is returned. `memory` is an internal
 /// descriptor.
 ///
