@@ -148,8 +148,7 @@ pub fn is_present(memory: i32) -> Result<bool> {
     let Some(mine) = shared_memory() else {
         return Ok(false);
     };
-    let [mine, theirs] =
-        [mine, memory].map(|fd| descriptor::lend(fd).and_then(rustix::fs::fstat));
+    let [mine, theirs] = [mine, memory].map(|fd| descriptor::lend(fd).and_then(rustix::fs::fstat));
     Ok(mine?.st_ino == theirs?.st_ino)
 }
 

@@ -10,7 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use super::clients::{Client, Standing};
-use super::server::{Fault, Server, own_path};
+use super::fault::Fault;
+use super::server::{Server, own_path};
 use crate::BUILD_VERSION;
 use crate::channel::cell::{Header, process};
 use crate::channel::message::{Kind, Message, heir};
