@@ -54,7 +54,10 @@ mod tests {
             let mut kernel = kernel;
             kernel.run(&mut chunk(0, &mut frame), &mut KernelState::default())
         };
-        assert_eq!(run(Bench::Peek).aux, 1 + 2 + 3 + 4 + 5 + 6 + 6 * 17 + 15 + 8);
+        assert_eq!(
+            run(Bench::Peek).aux,
+            1 + 2 + 3 + 4 + 5 + 6 + 6 * 17 + 15 + 8
+        );
         run(Bench::Macswap);
         run(Bench::Poke);
         assert_eq!(

@@ -48,7 +48,10 @@ impl Work<'_> {
             if range.is_empty() {
                 break true;
             }
-            let (taken, verdict) = self.send(object, flow, head, range);
+            let (taken, verdict) = match self.fly_sent(object, flow, head, range) {
+                Some(sent) => (sent.taken, sent.verdict),
+                None => self.send(object, flow, head, range, true),
+            };
             if verdict == Verdict::Reset {
                 return self.denied(object, cell, flow);
             }
@@ -99,13 +102,21 @@ impl Work<'_> {
         }
     }
 
-    /// Hands bytes from stream offset `head` on to the stack, as far as it takes them.
-    fn send(&mut self, object: u32, flow: FlowId, head: u64, range: Range) -> (usize, Verdict) {
+    /// Hands bytes from stream offset `head` on to the stack, as far as it takes them, and judges them unless they need not be.
+    pub(super) fn send(
+        &mut self,
+        object: u32,
+        flow: FlowId,
+        head: u64,
+        range: Range,
+        judged: bool,
+    ) -> (usize, Verdict) {
         let control = &self.segments.control;
-        let mut from = Cursor { range, done: 0 };
+        let mut from = Cursor::new(range);
         let Shared { stack, stage, .. } = &mut self.shared;
         let mut judge = stage
             .as_deref_mut()
+            .filter(|_| judged)
             .and_then(|stage| Some(Judge::new(stage, flow, &stack.facts(flow)?, head)));
         let taken = stack.send_with(self.now, flow, range.len() as usize, &mut |to| {
             from.fill(control, object, to);
@@ -175,14 +186,18 @@ impl Work<'_> {
 struct Broken;
 
 /// Walks through a range of a transmit ring.
-struct Cursor {
+pub(super) struct Cursor {
     range: Range,
     done: u32,
 }
 
 impl Cursor {
+    pub(super) const fn new(range: Range) -> Self {
+        Self { range, done: 0 }
+    }
+
     /// Copies the next bytes into `to`.
-    fn fill(&mut self, control: &Control, object: u32, to: &mut [u8]) {
+    pub(super) fn fill(&mut self, control: &Control, object: u32, to: &mut [u8]) {
         let mut rest = to;
         while !rest.is_empty() {
             let span = self.next(rest.len());

@@ -18,6 +18,7 @@ use super::payload::packet::{JudgedTx, SharedSent, filter, lock};
 use crate::capture::{self, Closed, Recorder};
 use crate::device::{RxQueue, TxQueue};
 use crate::gpu::{Ends, PacketStage, Pipeline, StreamStage};
+use crate::id::FlowId;
 use crate::stack::demux::FlowKey;
 use crate::stack::{Change, Owner, Stack};
 use crate::time::{self, Instant};
@@ -123,6 +124,8 @@ pub struct Lcore {
     packet_tx: Option<SharedSent>,
     /// Ends of flows that a verdict on a segment has ended.
     resets: Vec<Ends>,
+    /// Flows whose bytes have come back from the GPU.
+    landed: Vec<(FlowId, u32)>,
     clock: Clock,
     latency: Latency,
     idle: Idle,
@@ -166,6 +169,7 @@ impl Lcore {
             packet_rx: config.pipeline.packet_rx,
             packet_tx,
             resets: Vec::new(),
+            landed: Vec::new(),
             clock: Clock::new(config.now),
             latency: Latency::default(),
             idle: Idle::new(config.idle, config.shares_cpu, config.now),
@@ -197,6 +201,7 @@ impl Lcore {
         let mut work = self.receive(now);
         work += self.commands(now);
         work += self.stack.expire(now, &mut self.memory, self.tx.as_mut());
+        work += self.land(now);
         // The program works on what came while the answers of others leave: a burst to the kernel takes its time.
         work += self.publish(now);
         work += self.wake();
@@ -251,6 +256,24 @@ impl Lcore {
                 family.work(now, shared).deny(object, flow);
             });
         }
+    }
+
+    /// Hands over to the GPU what came, and goes on with what it has judged.
+    fn land(&mut self, now: Instant) -> usize {
+        let Some(stage) = &mut self.stage else {
+            return 0;
+        };
+        let work = stage.step(now);
+        let mut landed = core::mem::take(&mut self.landed);
+        stage.take_woken(&mut landed);
+        for (flow, token) in landed.drain(..) {
+            let Token { owner, object } = Token::unpack(token);
+            self.with(owner.0 as usize, |family, shared| {
+                family.work(now, shared).changed(object, flow);
+            });
+        }
+        self.landed = landed;
+        work
     }
 
     fn commands(&mut self, now: Instant) -> usize {
@@ -554,7 +577,8 @@ impl Lcore {
     /// How long there is nothing to do; None = no timer runs.
     fn rest_limit(&self) -> Option<Duration> {
         let now = self.clock.now();
-        let due = [self.stack.next_timer(), self.rx.next_due()];
+        let stage = self.stage.as_ref().and_then(|stage| stage.next_due(now));
+        let due = [self.stack.next_timer(), self.rx.next_due(), stage];
         due.into_iter().flatten().min().map(|due| due.since(now))
     }
 
