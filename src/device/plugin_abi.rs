@@ -8,7 +8,7 @@
 use core::ffi::{c_char, c_void};
 
 /// The version of everything in this file.
-pub const ABI: u32 = 2;
+pub const ABI: u32 = 3;
 
 /// The name of the plug-in's only exported symbol, a [`Table`].
 pub const SYMBOL: &core::ffi::CStr = c"knet_dpdk_table";
@@ -104,7 +104,17 @@ pub struct Stats {
     pub tx_errors: u64,
     /// What the plug-in itself dropped, all queues.
     pub dropped: QueueStats,
+    /// Buffers of all pools.
+    pub buffers: u64,
+    /// Of them, those that nobody holds.
+    pub buffers_free: u64,
+    /// Bytes of all buffers, their headers included.
+    pub buffer_bytes: u64,
+    /// Bytes of the free ones.
+    pub buffer_bytes_free: u64,
 }
+
+const _: () = assert!(size_of::<Stats>() == 40 + 24 + 32);
 
 /// How to start. Strings end with NUL and are borrowed for the call.
 #[repr(C)]

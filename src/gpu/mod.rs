@@ -13,10 +13,10 @@
 //! mirror     copies of chosen chunks into a pcap file
 //! builtin    the kernels by what they need                    bench     those of the benchmark only
 //! ring       what the host and a GPU kernel share, byte for byte
-//! ptx        the kernels as a GPU's driver takes them; their source is cuda/
 //! accelerator  the GPU of the process, opened once, given up for good     drive  how it is told of a batch
 //! offload    one kernel there: batches out, results in, deadlines         air    what a stage needs for that
 //! slots      the host's side of the ring                                  pool   buffers that the GPU reaches
+//! ptx        the kernels as a GPU's driver takes them; their source is cuda/
 //! rig        a GPU and batches without flows, for the benchmark
 //! ```
 //!

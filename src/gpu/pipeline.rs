@@ -7,7 +7,7 @@ use super::builtin::Builtin;
 use super::chunk::{Direction, Ends};
 use super::kernel::PayloadKernel;
 use super::mirror::Mirror;
-use super::ptx;
+use super::ptx::KERNELS;
 use super::stage::{PacketStage, StreamStage};
 use crate::config::is_inside;
 use crate::config::payload::{Attach, Gpu, Kernel, Mode, OnMatch, PayloadRule};
@@ -88,7 +88,7 @@ impl Pipeline {
     /// One line for the operator: the rule, the file and what is wrong with it, every rule's faults at once; or why there is
     /// no GPU where one is required.
     pub fn load(config: &Gpu) -> Result<Self, String> {
-        let (made, place) = Self::load_with(config, ptx::KERNELS)?;
+        let (made, place) = Self::load_with(config, KERNELS)?;
         match place {
             Placement::Cpu => {}
             Placement::Gpu(name) => crate::info!("gpu event=on device=\"{name}\""),
@@ -116,7 +116,7 @@ impl Pipeline {
             let folder = Path::new(path).parent().unwrap_or_else(|| Path::new("/"));
             std::fs::metadata(folder).map(|_| Action::Pass)
         })?;
-        made.place(config, ptx::KERNELS).map(|(_, place)| place)
+        made.place(config, KERNELS).map(|(_, place)| place)
     }
 
     /// Gives the rules that look at streams to the GPU.

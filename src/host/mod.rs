@@ -9,17 +9,21 @@
 mod admin;
 mod attach;
 mod clients;
+mod ending;
 mod family;
+mod fault;
 mod group;
 mod launch;
 mod life;
 mod open;
 mod policy;
+mod port;
 mod port_lock;
 mod query;
 mod server;
 mod socket;
 mod status;
+mod talk;
 mod watch;
 mod way_back;
 

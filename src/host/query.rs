@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::admin::{Asker, ClientFact, Facts, FamilyFact, Trust};
 use super::clients::Standing;
-use super::server::{Fault, Server};
+use super::fault::Fault;
+use super::server::Server;
 use super::socket;
 use crate::config::{Idle, Progress};
 use crate::errno::Errno;

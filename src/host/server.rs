@@ -1,36 +1,25 @@
-//! The control thread's loop, and what each message means.
+//! The control thread's loop.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::event::Timespec;
 
-use super::admin::{Asker, Desk, Sessions, Telemetry};
-use super::clients::{Client, Clients, Ready, Standing, source};
+use super::admin::{Desk, Sessions, Telemetry};
+use super::clients::{Client, Clients, Ready, source};
 use super::family::Family;
-use super::launch::{self, Running};
+use super::launch::Running;
 use super::life::{Life, Seen, Verdict};
-use super::socket::{self, Received};
 use super::status;
-use super::watch::{News, PortWatch};
+use super::watch::PortWatch;
 use super::way_back::WayBack;
-use super::{open, policy};
-use crate::BUILD_VERSION;
-use crate::channel::ABI;
-use crate::channel::cell::process;
-use crate::channel::layout::{EPOLLS, SLOTS};
-use crate::channel::message::{Kind, Message, MessageError};
 use crate::channel::sync::Ordering;
-use crate::config::{Config, Faults, OnError};
+use crate::config::Config;
 use crate::errno::{Errno, Result};
-use crate::ffi::end_signals::{self, EndSignals};
-use crate::lcore::{self, Lcore, LcoreStatus, Mail, Mailbox};
-use crate::progress;
-use crate::readiness;
-use crate::stack::Owner;
+use crate::ffi::end_signals::EndSignals;
+use crate::lcore::{Lcore, LcoreStatus, Mailbox};
 use crate::stack::rate_limit::RateLimit;
-use crate::telemetry;
 use crate::time::{self, Instant};
 
 /// Takes an lcore that no thread of the host runs, with what hangs up when it is dropped.
@@ -77,49 +66,6 @@ pub enum End {
     PortLost,
 }
 
-/// A message that a client cannot be served.
-pub(super) struct Fault {
-    pub(super) text: String,
-    pub(super) errno: Errno,
-    /// What the config of the fault says, when it is not the one that we run.
-    on_error: Option<OnError>,
-}
-
-impl Fault {
-    pub(super) const fn new(text: String, errno: Errno) -> Self {
-        Self {
-            text,
-            errno,
-            on_error: None,
-        }
-    }
-
-    /// It, as it is.
-    pub(super) fn message(&self) -> Message<'_> {
-        Message {
-            kind: Kind::Fault,
-            a: self.errno.raw_os_error().unsigned_abs(),
-            b: 0,
-            text: &self.text,
-        }
-    }
-
-    pub(super) fn of_config(faults: &Faults) -> Self {
-        Self {
-            on_error: Some(faults.on_error),
-            ..Self::new(faults.one_line(), Errno::INVAL)
-        }
-    }
-}
-
-/// What came of a Hello.
-pub(super) enum Greeted {
-    /// The program is attached, or went away.
-    Attached,
-    /// Its own threads drive.
-    Inline,
-}
-
 /// The control side of a host.
 #[derive(Debug)]
 pub struct Server {
@@ -136,14 +82,14 @@ pub struct Server {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) status: Arc<LcoreStatus>,
     pub(super) running: Option<Running>,
-    watch: Option<PortWatch>,
+    pub(super) watch: Option<PortWatch>,
     /// When to look at the lcore next, and the wake-up that it was writing at the last look.
-    look: Instant,
-    writing: Option<(u64, u32)>,
+    pub(super) look: Instant,
+    pub(super) writing: Option<(u64, u32)>,
     /// Where tools ask this thread.
     pub(super) desk: Arc<Desk>,
     pub(super) sessions: Sessions,
-    telemetry: Option<Telemetry>,
+    pub(super) telemetry: Option<Telemetry>,
     /// Log lines that clients can provoke.
     pub(super) warnings: RateLimit,
     pub(super) life: Life,
@@ -276,52 +222,6 @@ impl Server {
         }
     }
 
-    /// Looks after the interface under the port. True when it is gone: no connection can go on, so all of them are reset
-    /// now and not by their time-outs, and a new socket finds a host that opens what is there then.
-    fn port_is_lost(&mut self, now: Instant) -> bool {
-        let Some(watch) = &mut self.watch else {
-            return false;
-        };
-        let before = watch.name().to_owned();
-        for news in watch.look(now) {
-            match news {
-                News::Gone => {
-                    crate::error!(
-                        "port={before} event=gone action=\"every connection is reset, the host ends\""
-                    );
-                    for family in self.families.iter().flatten() {
-                        family.die();
-                    }
-                    return true;
-                }
-                News::Mtu(mtu) => {
-                    crate::warn!("port={before} event=mtu mtu={mtu}");
-                    self.mailbox.post(Mail::Mtu { mtu });
-                }
-                News::Renamed(name) => crate::warn!("port={before} event=renamed name={name}"),
-                News::Up(up) => crate::warn!("port={before} event=link up={up}"),
-            }
-        }
-        false
-    }
-
-    /// A program of another user may make the eventfd of its sleeper blocking and hold the lcore up in its wake-up: the
-    /// write is ended, and the family is not woken again. Returns when to look next.
-    fn look_after_lcore(&mut self, now: Instant) -> Option<Instant> {
-        if self.private || self.running.is_none() || self.clients.count() == 0 {
-            return None;
-        }
-        if now >= self.look {
-            let writing = self.status.held_up();
-            if let Some((_, thread)) = writing.filter(|_| writing == self.writing) {
-                end_signals::interrupt(thread);
-            }
-            self.writing = writing;
-            self.look = now + LCORE_LOOK;
-        }
-        Some(self.look)
-    }
-
     /// Looks after families and life at `now`.
     fn tick(&mut self, now: Instant) -> Verdict {
         for owner in self.status.take_ended() {
@@ -449,229 +349,7 @@ impl Server {
         Ok(None)
     }
 
-    /// The program is at its end: what it holds ends as after its death. Its other threads still run, and must not see their
-    /// host go: the sockets stay open.
-    fn say_farewell(&mut self) {
-        for place in self.clients.places() {
-            let Some(Client {
-                socket, standing, ..
-            }) = self.clients.remove(place)
-            else {
-                continue;
-            };
-            core::mem::forget(socket);
-            if let Standing::Attached { owner, cell, pid } = standing {
-                self.mailbox.post(Mail::ProcessGone { owner, cell, pid });
-                self.mailbox.post(Mail::Detach { owner });
-            }
-        }
-    }
-
-    fn next_signal(&self) -> Result<Option<u32>> {
-        self.signals.as_ref().map_or(Ok(None), EndSignals::next)
-    }
-
-    fn signal(&mut self) -> Result<()> {
-        while let Some(number) = self.next_signal()? {
-            if end_signals::is_hangup(number) && !self.private {
-                // What a daemon's SIGHUP means to logrotate.
-                telemetry::log::reopen();
-                continue;
-            }
-            let clients = self.clients.count();
-            let again = self.life.is_ending();
-            let obeyed = self.life.terminate(clients);
-            crate::info!("signal={number} clients={clients} obeyed={obeyed}");
-            if obeyed {
-                self.hide();
-                self.desert();
-                if again {
-                    // Whoever asks twice does not want to wait for peers that do not answer.
-                    for family in self.families.iter_mut().flatten() {
-                        family.abandon(&self.mailbox);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Leaves the programs that are still there: their connections are reset, because a FIN would tell the peers that all
-    /// was said. What their tables say of listeners stays, so that they can listen anew on the next host.
-    fn desert(&mut self) {
-        for place in self.clients.places() {
-            let served = self.clients.at(place).map(|client| client.standing);
-            if let Some(Standing::Attached { owner, .. }) = served
-                && let Some(slot) = self.families.get_mut(owner.0 as usize)
-                && let Some(family) = slot.take()
-            {
-                family.die();
-                self.mailbox.post(Mail::Desert { owner });
-            }
-            self.clients.remove(place);
-        }
-    }
-
-    /// Serves up to `limit` messages that wait at a client; ends it when it is gone.
-    fn talk(&mut self, place: usize, limit: usize) {
-        for _ in 0..limit {
-            let Some(client) = self.clients.at(place) else {
-                return;
-            };
-            match socket::receive(client.socket.as_fd()) {
-                Ok(Some(received)) => self.message(place, received),
-                Ok(None) => return,
-                Err(_) => return self.gone(place),
-            }
-        }
-    }
-
-    fn message(&mut self, place: usize, mut received: Received) {
-        let mut descriptors = core::mem::take(&mut received.descriptors).into_iter();
-        let message = match Message::parse(received.bytes()) {
-            Ok(message) => message,
-            Err(error) => {
-                if let MessageError::Abi(theirs) = error {
-                    let text = format!(
-                        "the program speaks channel version {theirs}, the host {} (build {BUILD_VERSION}) \
-                         {ABI}; restart the program, or install both from one build",
-                        own_path()
-                    );
-                    self.refuse(place, &Fault::new(text, Errno::PROTO));
-                }
-                return self.gone(place);
-            }
-        };
-        let Some(client) = self.clients.at(place) else {
-            return;
-        };
-        match (message.kind, client.standing) {
-            (Kind::Hello, Standing::New) => match self.hello(place, &message, descriptors.next()) {
-                Ok(Greeted::Attached) => {}
-                Ok(Greeted::Inline) => {
-                    self.answer(place, &Message::new(Kind::Inline, 0, 0), &[]);
-                    // It needs no host but its own; another program brings its own config.
-                    self.unfit = true;
-                }
-                Err(fault) => {
-                    self.refuse(place, &fault);
-                    if self.families.iter().all(Option::is_none) {
-                        self.resign();
-                    }
-                    self.gone(place);
-                }
-            },
-            (Kind::Status, Standing::New) => {
-                let text = self.status_text();
-                let message = Message {
-                    kind: Kind::Status,
-                    a: 0,
-                    b: 0,
-                    text: &text,
-                };
-                self.answer(place, &message, &[]);
-            }
-            (Kind::Query, Standing::New) => {
-                self.query(place, message.text, descriptors.next());
-            }
-            (Kind::Open, Standing::Attached { .. }) => match self.open() {
-                Ok(()) => self.answer(place, &Message::new(Kind::Opened, 0, 0), &[]),
-                Err(fault) => {
-                    self.refuse(place, &fault);
-                    self.resign();
-                    // It stays on the kernel and does not come back to us.
-                    self.gone(place);
-                }
-            },
-            (Kind::Waiter, Standing::Attached { owner, .. }) => {
-                // A thread sleeps for the first time: the program is what it will be.
-                let process = client.process;
-                self.note_user(process);
-                self.waiter(owner, message.a, descriptors.next());
-            }
-            (Kind::Herald, Standing::Attached { owner, .. }) => {
-                let known = self
-                    .family(owner)
-                    .and_then(|family| family.herald(message.a));
-                let message = Message::new(Kind::Herald, message.a, 0);
-                let known = known.as_ref().map(AsFd::as_fd);
-                self.answer(place, &message, known.as_slice());
-            }
-            (Kind::Fork, Standing::Attached { owner, .. }) => {
-                let same = client.same_namespace;
-                self.fork(owner, message.a, descriptors.next(), same);
-            }
-            (Kind::Child, Standing::Attached { owner, cell, .. }) if message.a == cell => {
-                self.child(place, owner, cell, message.b);
-            }
-            (kind, standing) => {
-                if self.warnings.allow(time::monotonic()) {
-                    crate::warn!("message={kind:?} standing={standing:?} action=hang_up");
-                }
-                self.gone(place);
-            }
-        }
-    }
-
-    /// An lcore that shares its CPU with a client yields.
-    pub(super) fn neighbour(&self, process: Option<u32>) {
-        let Some(running) = self.running.as_ref().filter(|_| self.inside.is_none()) else {
-            return;
-        };
-        let cpus = process.map(|process| lcore::cpus_of(Some(process)));
-        if cpus.is_some_and(|cpus| cpus.contains(&running.cpu().0)) {
-            self.mailbox.post(Mail::Neighbour);
-        }
-    }
-
-    /// Opens the port and starts the lcore, unless that is done.
-    fn open(&mut self) -> core::result::Result<(), Fault> {
-        if self.running.is_some() {
-            return Ok(());
-        }
-        let Some(config) = &self.config else {
-            let text = "the host has no config".to_owned();
-            return Err(Fault::new(text, Errno::INVAL));
-        };
-        let mut program: Vec<u32> = self
-            .clients
-            .iter()
-            .filter_map(|client| client.process)
-            .flat_map(|process| lcore::cpus_of(Some(process)))
-            .collect();
-        program.sort_unstable();
-        program.dedup();
-        let wanted = launch::Wanted {
-            config,
-            private: self.private,
-            program: &program,
-            inside: self.inside.as_ref(),
-        };
-        let running = launch::start(&wanted, &self.mailbox, &self.status)
-            .map_err(|text| Fault::new(text, Errno::NODEV))?;
-        self.running = Some(running);
-        if !self.private {
-            let share = policy::share(config, open::memory_available(config));
-            self.mailbox.post(Mail::Share { share });
-        }
-        self.watch = config
-            .port
-            .interface()
-            .and_then(|name| PortWatch::new(name, time::monotonic()));
-        let asker = Asker::new(Arc::clone(&self.desk), Arc::clone(&self.mailbox));
-        self.telemetry = Telemetry::start(config, &asker);
-        for family in self.families.iter_mut().flatten() {
-            family.introduce(&self.mailbox);
-        }
-        for client in self.clients.iter() {
-            if let Standing::Attached { owner, cell, .. } = client.standing {
-                self.mailbox.post(Mail::Process { owner, cell });
-            }
-        }
-        Ok(())
-    }
-
-    fn status_text(&self) -> String {
+    pub(super) fn status_text(&self) -> String {
         let families = self.families.iter().flatten().count();
         let config = self.config.as_ref();
         let running = self.running.as_ref();
@@ -690,189 +368,10 @@ impl Server {
         })
     }
 
-    fn family(&mut self, owner: Owner) -> Option<&mut Family> {
-        self.families.get_mut(owner.0 as usize)?.as_mut()
-    }
-
-    fn waiter(&mut self, owner: Owner, slot: u32, eventfd: Option<OwnedFd>) {
-        let Some(eventfd) = eventfd else {
-            return self.refuse_waiter(slot, "no descriptor");
-        };
-        if slot >= SLOTS + EPOLLS {
-            return self.refuse_waiter(slot, "no such slot");
-        }
-        let eventfd = socket::checked_eventfd(eventfd);
-        if let (Some(epoll), Ok(eventfd)) = (readiness::herald::epoll(slot), &eventfd)
-            && let Some(family) = self.family(owner)
-        {
-            family.keep_herald(epoll, eventfd);
-        }
-        match eventfd {
-            Ok(eventfd) if self.running.is_some() => self.mailbox.post(Mail::Waiter {
-                owner,
-                slot,
-                eventfd,
-            }),
-            Ok(eventfd) => {
-                if let Some(family) = self.family(owner) {
-                    family.keep_waiter(slot, eventfd);
-                }
-            }
-            Err(errno) => self.refuse_waiter(slot, &errno.to_string()),
-        }
-    }
-
-    fn refuse_waiter(&mut self, slot: u32, reason: &str) {
-        if self.warnings.allow(time::monotonic()) {
-            crate::warn!("message=Waiter slot={slot} reason=\"{reason}\"");
-        }
-    }
-
-    fn fork(&mut self, owner: Owner, cell: u32, socket: Option<OwnedFd>, same_namespace: bool) {
-        let taken = self.clients.iter().any(|client| {
-            matches!(client.standing, Standing::Attached { owner: o, cell: c, .. } if o == owner && c == cell)
-        });
-        let Some(family) = self.family(owner) else {
-            return;
-        };
-        let forking = family
-            .segments
-            .control
-            .process(cell)
-            .is_some_and(|it| it.state.load(Ordering::SeqCst) == process::FORKING);
-        let (true, false, Some(socket)) = (forking, taken, socket) else {
-            return crate::warn!("message=Fork cell={cell} event=refused");
-        };
-        family.clients += 1;
-        let now = time::monotonic();
-        self.clients
-            .add(Client::child(socket, owner, cell, same_namespace, now));
-        if self.running.is_some() {
-            self.mailbox.post(Mail::Process { owner, cell });
-        }
-    }
-
-    fn child(&mut self, place: usize, owner: Owner, cell: u32, pid: u32) {
-        if let Some(client) = self.clients.at_mut(place) {
-            client.introduce(pid);
-        }
-        let process = self.clients.at(place).and_then(|client| client.process);
-        if let Some(family) = self.family(owner)
-            && let Some(it) = family.segments.control.process(cell)
-        {
-            it.pid.store(pid, Ordering::SeqCst);
-            it.state.store(process::LIVE, Ordering::SeqCst);
-        }
-        self.neighbour(process);
-    }
-
-    /// A client is gone: what only its process held ends.
-    pub(super) fn gone(&mut self, place: usize) {
-        let Some(client) = self.clients.remove(place) else {
-            return;
-        };
-        let Standing::Attached { owner, cell, pid } = client.standing else {
-            return;
-        };
-        let running = self.running.is_some();
-        let Some(family) = self.family(owner) else {
-            return;
-        };
-        family.clients = family.clients.saturating_sub(1);
-        let last = family.clients == 0;
-        if running {
-            if last {
-                family.left_at = Some(time::monotonic());
-            }
-            self.mailbox.post(Mail::ProcessGone { owner, cell, pid });
-            if last {
-                self.mailbox.post(Mail::Detach { owner });
-            }
-        } else if last {
-            if let Some(slot) = self.families.get_mut(owner.0 as usize) {
-                *slot = None;
-            }
-        } else {
-            lcore::release_process(&family.segments, cell);
-        }
-    }
-
-    fn refuse(&mut self, place: usize, fault: &Fault) {
-        let ours = || self.config.as_ref().map(|config| config.on_error);
-        let fails = fault.on_error.or_else(ours) == Some(OnError::Fail);
-        let end = if fails {
-            "refused, as common.on_error says"
-        } else {
-            "kernel sockets are used"
-        };
-        let text = format!("{}; {end}", fault.text);
-        crate::error!("event=refused reason=\"{text}\"");
-        let message = Message {
-            b: u32::from(fails),
-            text: &text,
-            ..fault.message()
-        };
-        self.answer(place, &message, &[]);
-    }
-
-    fn answer(&mut self, place: usize, message: &Message<'_>, descriptors: &[BorrowedFd<'_>]) {
-        let Some(client) = self.clients.at(place) else {
-            return;
-        };
-        if let Err(errno) = socket::send(client.socket.as_fd(), message, descriptors) {
-            crate::warn!("message={:?} event=not_sent errno={errno}", message.kind);
-            self.gone(place);
-        }
-    }
-
-    /// A private host that serves nobody has failed: no other program shall meet it.
-    fn resign(&mut self) {
-        if self.private && self.running.is_none() {
-            self.unfit = true;
-            self.hide();
-        }
-    }
-
     /// Remembers as which user an attached process runs.
     pub(super) fn note_user(&mut self, process: Option<u32>) {
         if let (Some(way_back), Some(process)) = (&mut self.way_back, process) {
             way_back.note(process);
-        }
-    }
-
-    /// Listens no more.
-    fn hide(&mut self) {
-        self.way_back = None;
-        if let Some((_, path)) = self.listener.take()
-            && let Err(errno) = rustix::fs::unlink(&path)
-        {
-            crate::warn!("socket={} event=not_removed errno={errno}", path.display());
-        }
-    }
-
-    /// The end: nobody finds us any more, the lcore stops, the programs that are left learn it.
-    fn close(&mut self) {
-        self.hide();
-        // Before its thread is waited for: it may be asking.
-        self.desk.close();
-        self.telemetry = None;
-        if let Some(running) = self.running.take() {
-            if self.inside.is_some() {
-                // Whoever is at the loop leaves it within a turn.
-                if !progress::retire() {
-                    crate::error!("inline loop: event=does_not_stop");
-                    core::mem::forget(running);
-                }
-                return;
-            }
-            self.mailbox.post(Mail::Stop);
-            let mut sources = [source(running.end())];
-            let limit = timespec(STOP_WAIT);
-            if rustix::event::poll(&mut sources, Some(&limit)) == Ok(0) {
-                crate::error!("lcore=0 event=does_not_stop");
-                // The port must stay mapped under a thread that still uses it.
-                core::mem::forget(running);
-            }
         }
     }
 }
@@ -896,7 +395,3 @@ const LAST_WORDS_MAX: usize = 1024;
 const LAST_WAIT: core::time::Duration = core::time::Duration::from_millis(100);
 /// Between two looks at them.
 const LAST_LOOK: core::time::Duration = core::time::Duration::from_millis(2);
-/// Between two looks at the lcore of a host that serves other users.
-const LCORE_LOOK: core::time::Duration = core::time::Duration::from_secs(1);
-/// How long the lcore may take for its last turn.
-const STOP_WAIT: core::time::Duration = core::time::Duration::from_secs(1);

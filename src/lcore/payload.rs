@@ -3,6 +3,8 @@
 mod aloft;
 pub(super) mod packet;
 
+pub(super) use self::aloft::tail;
+
 use super::bell::errno_number;
 use super::family::Work;
 use super::object::{Record, Role};

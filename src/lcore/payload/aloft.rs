@@ -171,9 +171,15 @@ impl Work<'_> {
                 }
                 Aloft::Failed { bytes } => {
                     stage.put_down(flow, way);
-                    let rest = tail(range, sent.taken, bytes);
-                    let (done, verdict) =
-                        self.send(object, flow, head + sent.taken as u64, rest, true);
+                    let rest = piece(range, sent.taken, bytes);
+                    let (done, verdict) = self.send(
+                        object,
+                        flow,
+                        head + sent.taken as u64,
+                        rest,
+                        rest.len(),
+                        true,
+                    );
                     sent.taken += done;
                     sent.verdict = verdict;
                     if verdict == Verdict::Reset || done < rest.len() as usize {
@@ -183,8 +189,15 @@ impl Work<'_> {
                 }
                 Aloft::Bypassed { bytes } => {
                     stage.put_down(flow, way);
-                    let rest = tail(range, sent.taken, bytes);
-                    let (done, _) = self.send(object, flow, head + sent.taken as u64, rest, false);
+                    let rest = piece(range, sent.taken, bytes);
+                    let (done, _) = self.send(
+                        object,
+                        flow,
+                        head + sent.taken as u64,
+                        rest,
+                        rest.len(),
+                        false,
+                    );
                     sent.taken += done;
                     if done < rest.len() as usize {
                         break;
@@ -202,7 +215,7 @@ impl Work<'_> {
                     if bytes == 0 {
                         break;
                     }
-                    let rest = tail(range, sent.taken, bytes);
+                    let rest = piece(range, sent.taken, bytes);
                     let mut copy = vec![0; bytes];
                     // A copy: the program may change its ring behind our back.
                     Cursor::new(rest).fill(&self.segments.control, object, &mut copy);
@@ -253,10 +266,15 @@ impl Work<'_> {
     }
 }
 
+/// As [`tail`].
+fn piece(range: Range, skip: usize, bytes: usize) -> Range {
+    let number = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
+    tail(range, number(skip), number(bytes))
+}
+
 /// At most `bytes` of `range` behind its first `skip` ones.
-fn tail(range: Range, skip: usize, bytes: usize) -> Range {
-    let mut skip = u32::try_from(skip).unwrap_or(u32::MAX);
-    let mut left = u32::try_from(bytes).unwrap_or(u32::MAX);
+pub(in crate::lcore) fn tail(range: Range, mut skip: u32, bytes: u32) -> Range {
+    let mut left = bytes;
     let mut part = |span: Span| {
         let passed = skip.min(span.len);
         let len = (span.len - passed).min(left);

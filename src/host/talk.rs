@@ -1,0 +1,264 @@
+//! What a client says, and what that means.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::clients::{Client, Standing};
+use super::family::Family;
+use super::fault::{Fault, Greeted};
+use super::server::{Server, own_path};
+use super::socket::{self, Received};
+use crate::BUILD_VERSION;
+use crate::channel::ABI;
+use crate::channel::cell::process;
+use crate::channel::layout::{EPOLLS, SLOTS};
+use crate::channel::message::{Kind, Message, MessageError};
+use crate::channel::sync::Ordering;
+use crate::config::OnError;
+use crate::errno::Errno;
+use crate::lcore::{self, Mail};
+use crate::readiness;
+use crate::stack::Owner;
+use crate::time;
+
+impl Server {
+    /// Serves up to `limit` messages that wait at a client; ends it when it is gone.
+    pub(super) fn talk(&mut self, place: usize, limit: usize) {
+        for _ in 0..limit {
+            let Some(client) = self.clients.at(place) else {
+                return;
+            };
+            match socket::receive(client.socket.as_fd()) {
+                Ok(Some(received)) => self.message(place, received),
+                Ok(None) => return,
+                Err(_) => return self.gone(place),
+            }
+        }
+    }
+
+    fn message(&mut self, place: usize, mut received: Received) {
+        let mut descriptors = core::mem::take(&mut received.descriptors).into_iter();
+        let message = match Message::parse(received.bytes()) {
+            Ok(message) => message,
+            Err(error) => {
+                if let MessageError::Abi(theirs) = error {
+                    let text = format!(
+                        "the program speaks channel version {theirs}, the host {} (build {BUILD_VERSION}) \
+                         {ABI}; restart the program, or install both from one build",
+                        own_path()
+                    );
+                    self.refuse(place, &Fault::new(text, Errno::PROTO));
+                }
+                return self.gone(place);
+            }
+        };
+        let Some(client) = self.clients.at(place) else {
+            return;
+        };
+        match (message.kind, client.standing) {
+            (Kind::Hello, Standing::New) => match self.hello(place, &message, descriptors.next()) {
+                Ok(Greeted::Attached) => {}
+                Ok(Greeted::Inline) => {
+                    self.answer(place, &Message::new(Kind::Inline, 0, 0), &[]);
+                    // It needs no host but its own; another program brings its own config.
+                    self.unfit = true;
+                }
+                Err(fault) => {
+                    self.refuse(place, &fault);
+                    if self.families.iter().all(Option::is_none) {
+                        self.resign();
+                    }
+                    self.gone(place);
+                }
+            },
+            (Kind::Status, Standing::New) => {
+                let text = self.status_text();
+                let message = Message {
+                    kind: Kind::Status,
+                    a: 0,
+                    b: 0,
+                    text: &text,
+                };
+                self.answer(place, &message, &[]);
+            }
+            (Kind::Query, Standing::New) => {
+                self.query(place, message.text, descriptors.next());
+            }
+            (Kind::Open, Standing::Attached { .. }) => match self.open() {
+                Ok(()) => self.answer(place, &Message::new(Kind::Opened, 0, 0), &[]),
+                Err(fault) => {
+                    self.refuse(place, &fault);
+                    self.resign();
+                    // It stays on the kernel and does not come back to us.
+                    self.gone(place);
+                }
+            },
+            (Kind::Waiter, Standing::Attached { owner, .. }) => {
+                // A thread sleeps for the first time: the program is what it will be.
+                let process = client.process;
+                self.note_user(process);
+                self.waiter(owner, message.a, descriptors.next());
+            }
+            (Kind::Herald, Standing::Attached { owner, .. }) => {
+                let known = self
+                    .family(owner)
+                    .and_then(|family| family.herald(message.a));
+                let message = Message::new(Kind::Herald, message.a, 0);
+                let known = known.as_ref().map(AsFd::as_fd);
+                self.answer(place, &message, known.as_slice());
+            }
+            (Kind::Fork, Standing::Attached { owner, .. }) => {
+                let same = client.same_namespace;
+                self.fork(owner, message.a, descriptors.next(), same);
+            }
+            (Kind::Child, Standing::Attached { owner, cell, .. }) if message.a == cell => {
+                self.child(place, owner, cell, message.b);
+            }
+            (kind, standing) => {
+                if self.warnings.allow(time::monotonic()) {
+                    crate::warn!("message={kind:?} standing={standing:?} action=hang_up");
+                }
+                self.gone(place);
+            }
+        }
+    }
+
+    fn family(&mut self, owner: Owner) -> Option<&mut Family> {
+        self.families.get_mut(owner.0 as usize)?.as_mut()
+    }
+
+    fn waiter(&mut self, owner: Owner, slot: u32, eventfd: Option<OwnedFd>) {
+        let Some(eventfd) = eventfd else {
+            return self.refuse_waiter(slot, "no descriptor");
+        };
+        if slot >= SLOTS + EPOLLS {
+            return self.refuse_waiter(slot, "no such slot");
+        }
+        let eventfd = socket::checked_eventfd(eventfd);
+        if let (Some(epoll), Ok(eventfd)) = (readiness::herald::epoll(slot), &eventfd)
+            && let Some(family) = self.family(owner)
+        {
+            family.keep_herald(epoll, eventfd);
+        }
+        match eventfd {
+            Ok(eventfd) if self.running.is_some() => self.mailbox.post(Mail::Waiter {
+                owner,
+                slot,
+                eventfd,
+            }),
+            Ok(eventfd) => {
+                if let Some(family) = self.family(owner) {
+                    family.keep_waiter(slot, eventfd);
+                }
+            }
+            Err(errno) => self.refuse_waiter(slot, &errno.to_string()),
+        }
+    }
+
+    fn refuse_waiter(&mut self, slot: u32, reason: &str) {
+        if self.warnings.allow(time::monotonic()) {
+            crate::warn!("message=Waiter slot={slot} reason=\"{reason}\"");
+        }
+    }
+
+    fn fork(&mut self, owner: Owner, cell: u32, socket: Option<OwnedFd>, same_namespace: bool) {
+        let taken = self.clients.iter().any(|client| {
+            matches!(client.standing, Standing::Attached { owner: o, cell: c, .. } if o == owner && c == cell)
+        });
+        let Some(family) = self.family(owner) else {
+            return;
+        };
+        let forking = family
+            .segments
+            .control
+            .process(cell)
+            .is_some_and(|it| it.state.load(Ordering::SeqCst) == process::FORKING);
+        let (true, false, Some(socket)) = (forking, taken, socket) else {
+            return crate::warn!("message=Fork cell={cell} event=refused");
+        };
+        family.clients += 1;
+        let now = time::monotonic();
+        self.clients
+            .add(Client::child(socket, owner, cell, same_namespace, now));
+        if self.running.is_some() {
+            self.mailbox.post(Mail::Process { owner, cell });
+        }
+    }
+
+    fn child(&mut self, place: usize, owner: Owner, cell: u32, pid: u32) {
+        if let Some(client) = self.clients.at_mut(place) {
+            client.introduce(pid);
+        }
+        let process = self.clients.at(place).and_then(|client| client.process);
+        if let Some(family) = self.family(owner)
+            && let Some(it) = family.segments.control.process(cell)
+        {
+            it.pid.store(pid, Ordering::SeqCst);
+            it.state.store(process::LIVE, Ordering::SeqCst);
+        }
+        self.neighbour(process);
+    }
+
+    /// A client is gone: what only its process held ends.
+    pub(super) fn gone(&mut self, place: usize) {
+        let Some(client) = self.clients.remove(place) else {
+            return;
+        };
+        let Standing::Attached { owner, cell, pid } = client.standing else {
+            return;
+        };
+        let running = self.running.is_some();
+        let Some(family) = self.family(owner) else {
+            return;
+        };
+        family.clients = family.clients.saturating_sub(1);
+        let last = family.clients == 0;
+        if running {
+            if last {
+                family.left_at = Some(time::monotonic());
+            }
+            self.mailbox.post(Mail::ProcessGone { owner, cell, pid });
+            if last {
+                self.mailbox.post(Mail::Detach { owner });
+            }
+        } else if last {
+            if let Some(slot) = self.families.get_mut(owner.0 as usize) {
+                *slot = None;
+            }
+        } else {
+            lcore::release_process(&family.segments, cell);
+        }
+    }
+
+    fn refuse(&mut self, place: usize, fault: &Fault) {
+        let ours = || self.config.as_ref().map(|config| config.on_error);
+        let fails = fault.on_error.or_else(ours) == Some(OnError::Fail);
+        let end = if fails {
+            "refused, as common.on_error says"
+        } else {
+            "kernel sockets are used"
+        };
+        let text = format!("{}; {end}", fault.text);
+        crate::error!("event=refused reason=\"{text}\"");
+        let message = Message {
+            b: u32::from(fails),
+            text: &text,
+            ..fault.message()
+        };
+        self.answer(place, &message, &[]);
+    }
+
+    pub(super) fn answer(
+        &mut self,
+        place: usize,
+        message: &Message<'_>,
+        descriptors: &[BorrowedFd<'_>],
+    ) {
+        let Some(client) = self.clients.at(place) else {
+            return;
+        };
+        if let Err(errno) = socket::send(client.socket.as_fd(), message, descriptors) {
+            crate::warn!("message={:?} event=not_sent errno={errno}", message.kind);
+            self.gone(place);
+        }
+    }
+}
