@@ -88,7 +88,7 @@ fn each_step_of_a_connection_is_one_sight() {
 #[test]
 fn what_is_sent_again_is_seen_and_whoever_looks_away_loses_only_sights() {
     let mut faults = FaultConfig::none();
-    (faults.loss, faults.seed) = (50_000, 3);
+    (faults.loss, faults.seed) = (150_000, 3);
     let mut lab = Lab::with(faults, Layout::for_flows(64, 64 << 10, 16 << 10));
     let listener = lab.listen(16);
     let (out, into) = lab.connect(listener);
@@ -98,7 +98,7 @@ fn what_is_sent_again_is_seen_and_whoever_looks_away_loses_only_sights() {
         watch(&mut lab, view.facts.local, view.facts.remote)
     };
     let (mut sent, mut read, mut again, mut sights) = (0, 0, 0, 0);
-    let data = vec![7; 40_000];
+    let data = vec![7; 20_000];
     lab.until(600, |lab| {
         sent += lab.server.program.send(into, &data[sent..]);
         read += lab.client.program.recv(out, 9_000).len();
