@@ -9,19 +9,36 @@ use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::thread;
 
-/// Takes a free index of the program's half and holds it.
+/// Takes a free index of the program's half at any lcore, another one each time, and holds it.
 ///
 /// # Errors
 /// ENFILE when all are in use, ENOMEM, ENETDOWN when the host is gone.
-pub(super) fn claim(link: &Link, options: &options::Options) -> Result<Object> {
+pub(super) fn claim_anywhere(link: &Link, options: &options::Options) -> Result<Object> {
+    let lcores = link.lcores();
+    let first = if lcores > 1 { link.turn() } else { 0 };
+    let mut claimed = Err(Errno::NFILE);
+    for step in 0..lcores {
+        claimed = claim(link, first.wrapping_add(step) % lcores, options);
+        if claimed != Err(Errno::NFILE) {
+            break;
+        }
+    }
+    claimed
+}
+
+/// Takes a free index of the program's half at `lcore` and holds it.
+///
+/// # Errors
+/// ENFILE when all are in use, ENOMEM, ENETDOWN when the host is gone.
+pub(super) fn claim(link: &Link, lcore: u32, options: &options::Options) -> Result<Object> {
     if link.is_dead() {
         return Err(Errno::NETDOWN);
     }
     let taken = link.control.taken().ok_or(Errno::NFILE)?;
-    let end = link.control.layout().first_host_object();
+    let share = link.control.layout().program_share(lcore);
     // Threads begin at different words, so that they seldom meet.
-    let hint = thread::id().wrapping_mul(64) % end.max(1);
-    let index = taken.claim(hint, end).ok_or(Errno::NFILE)?;
+    let hint = thread::id().wrapping_mul(64);
+    let index = taken.claim(hint, share).ok_or(Errno::NFILE)?;
     let object = Object::at(link, index).ok_or(Errno::NFILE)?;
     if let Err(error) = hold::add(link, object) {
         taken.clear(index);

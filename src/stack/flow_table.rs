@@ -87,6 +87,9 @@ impl Flags {
     /// It was given bytes since it was asked for segments: nobody need look whether it has some.
     pub(crate) const HANDED: Self = Self(8192);
 
+    /// It lies with this lcore although its hash leads to another one; see `steering.rs`.
+    pub(crate) const GUEST: Self = Self(16_384);
+
     /// Whether `flag` is set.
     pub(crate) fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0

@@ -39,6 +39,7 @@ pub mod segment;
 pub mod siphash;
 #[allow(clippy::module_inception)] // it holds the type of that name
 mod stack;
+pub mod steering;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -50,5 +51,6 @@ mod watchdog;
 
 pub use api::*;
 pub use counters::StackCounters;
+pub use listener::Waiting;
 pub use stack::{Close, Stack};
 pub use view::{FlowView, ListenerView, RestView, Slice, Stage};

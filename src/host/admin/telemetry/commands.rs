@@ -145,12 +145,18 @@ fn told(command: &str, words: &[&str], asker: &Asker) -> Result<Value, Silent> {
         "/ethdev/list" => json!(facts.open.iter().map(|_| 0).collect::<Vec<_>>()),
         "/ethdev/stats" if is_port && facts.open.is_some() => ethdev_stats(&facts, &counters()?),
         "/ethdev/xstats" if is_port && facts.open.is_some() => ethdev_xstats(&facts, &counters()?),
-        "/ethdev/link_status" if is_port => facts.open.map_or(Value::Null, |open| {
-            json!({ "status": if open.up { "UP" } else { "DOWN" } })
-        }),
+        "/ethdev/link_status" if is_port => facts.open.map_or(
+            Value::Null,
+            |open| json!({ "status": if open.up { "UP" } else { "DOWN" } }),
+        ),
         "/knet/flow/list" => json!({}),
         "/knet/ethdev/queue" => facts.open.as_ref().map_or(Value::Null, |open| {
-            json!({ "queue0": { "pid": std::process::id(), "tid": lcore_thread(), "lcoreId": open.cpu } })
+            let queues = open.lcores.iter().enumerate().map(|(queue, lcore)| {
+                let (pid, thread) = (std::process::id(), lcore_thread(queue));
+                let fact = json!({ "pid": pid, "tid": thread, "lcoreId": lcore.cpu });
+                (format!("queue{queue}"), fact)
+            });
+            Value::Object(queues.collect())
         }),
         _ => Value::Null,
     })
@@ -423,7 +429,7 @@ fn net_stat(numbers: &[u64], facts: &Facts, asker: &Asker) -> Result<Value, Sile
         [first, count] => (None, first, count),
         _ => return Ok(Value::Null),
     };
-    let thread = lcore_thread().to_string();
+    let thread = lcore_thread(0).to_string();
     let mut found = Vec::new();
     let mut add = |it: Option<Numbered<'_>>,
                    local: core::net::SocketAddrV4,
@@ -816,7 +822,8 @@ fn rate(bytes: u64, frames: u64) -> String {
 }
 
 /// The thread of the lcore; 0 when it cannot be found.
-fn lcore_thread() -> u32 {
+fn lcore_thread(lcore: usize) -> u32 {
+    let wanted = format!("knet-lcore-{lcore}");
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else {
         return 0;
     };
@@ -824,7 +831,7 @@ fn lcore_thread() -> u32 {
         .filter_map(Result::ok)
         .find(|thread| {
             std::fs::read_to_string(thread.path().join("comm"))
-                .is_ok_and(|name| name.trim_end() == "knet-lcore-0")
+                .is_ok_and(|name| name.trim_end() == wanted)
         })
         .and_then(|thread| thread.file_name().to_str()?.parse().ok())
         .unwrap_or(0)
