@@ -31,6 +31,8 @@ knet_needs() {
 		test demo | command pgrep | procps | procps-ng
 		test demo | command taskset | util-linux | util-linux
 		test demo | command python3 | python3 | python3
+		test | command g++ | g++ | gcc-c++
+		test | command pip3 | python3-pip | python3-pip
 		test | command nm | binutils | binutils
 		test | command rpmbuild | rpm | rpm-build
 		test | command rpmlint | rpmlint | rpmlint
@@ -210,8 +212,28 @@ knet_run() {
 	return 1
 }
 
+# What an installation would remove of this machine, nothing if it removes nothing.
+knet_would_remove() { LC_ALL=C apt-get install -s --no-install-recommends "$@" 2>/dev/null | sed -n 's/^Remv \([^ ]*\).*/\1/p' | tr '\n' ' '; }
+
+# Takes out of `packages` those that apt would only install by removing others (they come from elsewhere, backports say):
+# nothing is removed from a machine for our sake. What needs them is skipped, visibly.
+knet_keep_what_is_there() {
+	local package removed kept=()
+	[ -n "$(knet_would_remove "${packages[@]}")" ] || return 0
+	for package in "${packages[@]}"; do
+		removed=$(knet_would_remove "$package")
+		if [ -z "$removed" ]; then
+			kept+=("$package")
+		else
+			knet_say "left out: $package, which would remove ${removed% } (take it from where that came)"
+			left_out=1
+		fi
+	done
+	packages=("${kept[@]}")
+}
+
 knet_install() {
-	local missing line apt dnf package packages=() log
+	local missing line apt dnf package packages=() log left_out=
 	missing=$(knet_missing "$@" | sort -u)
 	[ -n "$missing" ] || return 0
 	knet_installer=$(basename "$(command -v apt-get || command -v dnf)")
@@ -248,18 +270,20 @@ knet_install() {
 		fi
 	done <<<"$missing"
 	[ ${#packages[@]} -gt 0 ] || return 0
+	[ "$knet_installer" = dnf ] || knet_keep_what_is_there
+	[ ${#packages[@]} -gt 0 ] || return 0
 	printf 'deps.sh: installing %s\n' "${packages[@]}" | awk '!seen[$0]++' >&2
 	if [ "$knet_installer" = dnf ]; then
 		knet_run "$log" dnf -q -y install "${packages[@]}"
 	else
 		knet_policy_on
-		knet_run "$log" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+		knet_run "$log" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-remove \
 			--no-install-recommends -o DPkg::Lock::Timeout=300 "${packages[@]}"
 	fi || return 1
 	missing=$(knet_missing "$@" | grep -v '^cargo')
 	if [ -n "$missing" ]; then
 		knet_say "still missing after the installation: $(echo "$missing" | tr '\n' ';')"
-		[ "$knet_installer" = dnf ]
+		[ "$knet_installer" = dnf ] || [ -n "$left_out" ]
 	fi
 }
 

@@ -68,7 +68,9 @@ build_version=$("$binaries/knetd" --version | cut -d' ' -f2)
 [ "$("$binaries/knetctl" --version | cut -d' ' -f2)" = "$build_version" ] && grep -qF "$build_version" "$binaries/libknet_frame.so" ||
   die "knetd, knetctl and libknet_frame.so are not of one build: cargo build --release"
 
-work=$(mktemp -d)
+. "$here/folder.sh"
+knet_folder packages
+work=$knet_work
 trap 'rm -rf "$work"' EXIT
 umask 022
 

@@ -16,7 +16,8 @@ usage() {
 usage: scripts/test.sh [--tier T0|T1|T2]... [--long] [--no-install]
 
 Installs what is missing, runs all tests (or the named tiers), prints the time per tier and a closing line.
---long runs the long versions too. A check that cannot run here says why and counts as skipped.
+--long runs the long versions too. A check that cannot run here says why and counts as skipped. What fails is run once
+more by itself, and is named unsteady when it passes then.
 TEXT
 }
 tiers=()
@@ -38,8 +39,13 @@ export KNET_TEST_LONG=$long CLIPPY_CONF_DIR="$root/.ci" CARGO_TERM_COLOR=never
 unset CARGO_TARGET_DIR RUSTFLAGS
 
 passed=0 failed=0 skipped=0
+unsteady=()
 group=
-work=$(mktemp -d)
+. "$here/folder.sh"
+knet_folder tests
+work=$knet_work
+# Tests that become another user come through.
+chmod 711 "$work"
 leave() {
   if [ -n "$group" ]; then
     kill -TERM -- "-$group" 2>/dev/null
@@ -79,20 +85,47 @@ check() { # NAME SECONDS CMD...: one check, its output shown when it fails
   if bounded "$@"; then pass "$name"; else fail "$name"; tail -n 60 "$work/out" "$work/err"; fi
 }
 
+# What failed is run once more by itself: on a machine whose CPUs others take away, a case breaks now and then. Who passes
+# then counts as passed, and is named unsteady here and at the end. Many at once are no accident, and are not run again.
+again=0
+run_again() { # SUITE NAMES CMD...: sets `again` to the number that passes now; a name is the last word of the command
+  local suite=$1 name
+  local -a names
+  read -r -a names <<<"$2"
+  shift 2
+  again=0
+  [ ${#names[@]} -le 3 ] || return 0
+  for name in "${names[@]}"; do
+    if bounded "$@" "$name" && grep -qE '^(PASS |test result: ok\. 1 passed)' "$work/out" && ! grep -q '^FAIL ' "$work/out"; then
+      again=$((again + 1))
+      unsteady+=("$suite: $name")
+      echo "UNSTEADY $suite: $name failed, and passed by itself"
+    fi
+  done
+}
+
 # Adds up cargo's closing lines and our own lines about what could not run.
 cargo_tests() { # NAME SECONDS CMD...
-  local name=$1 status=0 ok bad ignored skips
+  local name=$1 status=0 ok bad ignored skips names
   shift
-  bounded "$@" || status=$?
+  # What a test that fails leaves behind goes with the folder.
+  bounded env TMPDIR="$work" "$@" || status=$?
   read -r ok bad ignored < <(awk '/^test result:/ { p += $4; f += $6; i += $8 } END { print p + 0, f + 0, i + 0 }' "$work/out")
   grep -hE '^(SKIP|skipped:) ' "$work/out" "$work/err" | sort -u >"$work/skips"
   skips=$(wc -l <"$work/skips")
+  # The names of what failed stand below the last line `failures:` of each binary.
+  awk '/^failures:$/ { list = "" ; on = 1; next } /^test result:/ { if (on) printf "%s", list; on = 0; next } on { list = list $0 "\n" }' \
+    "$work/out" >"$work/failures"
   passed=$((passed + ok - skips)) failed=$((failed + bad)) skipped=$((skipped + ignored + skips))
   cat "$work/skips"
   echo "$name: $((ok - skips)) passed, $bad failed, $((ignored + skips)) skipped"
   if [ "$status" != 0 ]; then
     tail -n 80 "$work/out" "$work/err"
     [ "$bad" != 0 ] || fail "$name (exit $status)"
+    names=$(sed -nE 's/^    ([a-z0-9_]+(::[a-z0-9_]+)*)$/\1/p' "$work/failures")
+    # Without options for the test binaries a name would be one more filter, which finds more than it.
+    case " $* " in *" -- "*) run_again "$name" "$(sort -u <<<"$names" | tr '\n' ' ')" "$@" --exact ;; *) again=0 ;; esac
+    passed=$((passed + again)) failed=$((failed - again))
   elif [ "$ok" = 0 ]; then
     fail "$name ran no test"
   fi
@@ -100,7 +133,8 @@ cargo_tests() { # NAME SECONDS CMD...
 
 # A script that prints PASS, FAIL and SKIP lines of its own. Shown: what did not pass, and its words about it.
 script_tests() { # NAME SECONDS CMD...
-  local name=$1 status=0 ok bad skips
+  local name=$1 status=0 ok bad skips names word
+  local -a command=()
   shift
   bounded "$@" || status=$?
   ok=$(grep -c '^PASS ' "$work/out") bad=$(grep -c '^FAIL ' "$work/out") skips=$(grep -c '^SKIP ' "$work/out")
@@ -113,6 +147,13 @@ script_tests() { # NAME SECONDS CMD...
   124|137) fail "$name was stopped before its end" ;;
   *) [ "$bad" != 0 ] || fail "$name (exit $status)" ;;
   esac
+  if [ "$bad" != 0 ]; then
+    names=$(sed -nE 's/^FAIL [a-z_]+::([A-Za-z0-9_.-]+).*/\1/p' "$work/out" | sort -u | tr '\n' ' ')
+    # The script without the names of cases that it was given.
+    for word in "$@"; do command+=("$word"); case $word in *.py) break ;; esac; done
+    run_again "$name" "$names" "${command[@]}"
+    passed=$((passed + again)) failed=$((failed - again))
+  fi
 }
 
 # The integration tests as options for cargo; dpdk_ports is a tier of its own.
@@ -140,6 +181,7 @@ t0() {
   cargo_tests "unit and architecture tests" 900 \
     cargo test --no-fail-fast --quiet --lib --bins $(integration) -- --show-output
   script_tests "documents" 120 tests/docs.py
+  script_tests "PTX of the GPU kernels" 180 scripts/ptx.py --check
   for file in bad_input preload conformance scripts fuzz mutants admin; do script_tests "$file" 600 "tests/apps/$file.py"; done
   script_tests "admin, the host inside" 300 env KNET_TEST_PROGRESS=inline tests/apps/admin.py
   cargo_tests "model checks (loom)" 600 \
@@ -189,5 +231,6 @@ for tier in "${tiers[@]}"; do
   [ "$long" = 1 ] || [ "$took" -le "$budget" ] || fail "tier $tier took $took s, and its budget is $budget s"
 done
 echo "time: $times"
+for name in "${unsteady[@]}"; do echo "unsteady: $name"; done
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]

@@ -20,6 +20,8 @@ use crate::channel::sync::{Ordering, fence};
 use crate::channel::{accept_ring, byte_ring};
 
 pub mod herald;
+pub mod limit;
+pub mod urgent;
 
 /// Event bits, with the values of poll(2) and epoll(7).
 pub mod event {
@@ -37,6 +39,8 @@ pub mod event {
     pub const NVAL: u32 = 0x020;
     /// POLLRDNORM.
     pub const RDNORM: u32 = 0x040;
+    /// POLLRDBAND.
+    pub const RDBAND: u32 = 0x080;
     /// POLLWRNORM.
     pub const WRNORM: u32 = 0x100;
     /// POLLRDHUP.
@@ -56,6 +60,9 @@ pub fn readable_bytes(cell: &ObjectCell) -> u64 {
 /// Whether poll would report writable: a third of the send buffer is free (sk_stream_is_writeable).
 #[must_use]
 pub fn is_writable(cell: &ObjectCell, tx_ring_bytes: u32) -> bool {
+    if limit::limit(cell).is_some_and(|limit| !limit.is_writable()) {
+        return false;
+    }
     let free = byte_ring::writable(&cell.host, &cell.write, tx_ring_bytes);
     let backed = byte_ring::backed(&cell.host, &cell.write, tx_ring_bytes);
     if free.saturating_mul(3) >= u64::from(backed) && free > 0 {
@@ -106,7 +113,16 @@ pub fn bits(cell: &ObjectCell, tx_ring_bytes: u32) -> u32 {
         bits |= event::IN | event::RDNORM | event::RDHUP;
     }
     if what != kind::CONNECTING {
-        let low = u64::from(cell.read.rcvlowat.load(Ordering::Relaxed).max(1));
+        let mut low = u64::from(cell.read.rcvlowat.load(Ordering::Relaxed).max(1));
+        if flags & flag::URGENT != 0
+            && let Some(mark) = urgent::mark(cell)
+        {
+            // A byte that reading steps over is none that can be read.
+            low += u64::from(mark.is_stepped_over());
+            if mark.arrived && !mark.taken {
+                bits |= event::PRI;
+            }
+        }
         if readable_bytes(cell) >= low {
             bits |= event::IN | event::RDNORM;
         }
@@ -161,7 +177,7 @@ pub enum News {
 #[must_use]
 pub fn edge(cell: &ObjectCell, events: u32) -> u32 {
     let mut edge = cell.host.edge.load(Ordering::SeqCst);
-    if events & (event::IN | event::RDNORM) == 0 {
+    if events & (event::IN | event::RDNORM | event::PRI | event::RDBAND) == 0 {
         edge = edge.wrapping_sub(cell.host.edges_in.load(Ordering::SeqCst));
     }
     if events & (event::OUT | event::WRNORM) == 0 {

@@ -490,6 +490,58 @@ fn telemetry_answers_every_command_of_knet_with_its_keys() {
 }
 
 #[test]
+fn memory_is_told_under_the_names_of_knet() {
+    let folder = Folder::new();
+    let wire = Wire::up(&folder);
+    let (server, client) = (&wire.server, &wire.client);
+    let told = |command: &str| telemetry(server, &[command]).pop().unwrap()[command].take();
+    let number = |command: &str, name: &str| told(command)[name].as_u64().unwrap();
+    let pages = number("/knet/stack/mem_stat", "ShmInitMem");
+    assert!(pages > 0 && pages % 4_096 == 0, "{pages}");
+    assert_eq!(
+        number("/knet/stack/pbuf_stat", "recvBufPktNum"),
+        0,
+        "nobody has sent anything"
+    );
+    // More than a page of it, so that the ring needs another one.
+    let bytes = vec![7; 20_000];
+    let mut sent = 0;
+    until("all is sent", || {
+        sent += client.send(wire.out, &bytes[sent..]);
+        client.attached.wake();
+        sent == bytes.len()
+    });
+    until("its segments wait to be read", || {
+        number("/knet/stack/pbuf_stat", "recvBufPktNum") >= 20_000 / 1_460
+    });
+    let grown = number("/knet/stack/mem_stat", "ShmInitMem");
+    assert!(grown >= pages + 4 * 4_096, "{pages} bytes, then {grown}");
+    let stats = server.json(&["stats", "-a", "--json"]);
+    let now = &stats.as_object().unwrap().values().next().unwrap()["now"];
+    assert_eq!(
+        told("/knet/stack/mem_stat")["SocketInitMem"],
+        now["ring_bytes"]
+    );
+    assert!(now["ring_bytes"].as_u64().unwrap() >= 20_000, "{now}");
+    assert!(now["channel_bytes"].as_u64().unwrap() >= grown, "{now}");
+    let buffers = told("/knet/stack/mem_stat");
+    let of = |name: &str| buffers[name].as_u64().unwrap();
+    assert!(
+        of("TcpInitMem") > 0 && of("TcpFreeMem") < of("TcpInitMem"),
+        "{buffers}"
+    );
+    let mut read = 0;
+    until("all is read", || {
+        read += server.recv(wire.into, 65_536).len();
+        server.attached.wake();
+        read == bytes.len()
+    });
+    until("nothing waits any more", || {
+        number("/knet/stack/pbuf_stat", "recvBufPktNum") == 0
+    });
+}
+
+#[test]
 fn latency_is_measured_while_somebody_asks() {
     let folder = Folder::new();
     let wire = Wire::up(&folder);

@@ -78,14 +78,23 @@ def main():
     for suite in wanted:
         progress.expect(SUITES[suite].seconds(options))
     rows = []
+    stopped = False
     for suite in wanted:
-        rows += run(suite, options, progress)
+        try:
+            rows += run(suite, options, progress)
+        except KeyboardInterrupt:
+            # What was measured whole is not lost.
+            say(f"stopped in {suite}; shown are the suites before it")
+            stopped = True
+            break
     show(rows)
     if options.json:
         with open(options.json, "w", encoding="ascii") as file:
             json.dump({"rows": rows}, file, indent=1)
     if options.report:
         say(f"report: {write(rows, options.report)}")
+    if stopped:
+        sys.exit(130)
     sys.exit(1 if any(row["pass"] is False for row in rows) else 0)
 
 

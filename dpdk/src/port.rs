@@ -306,8 +306,11 @@ impl Port {
             rx_missed: driver.imissed.saturating_add(driver.rx_nombuf),
             rx_errors: driver.ierrors,
             tx_errors: driver.oerrors,
-            dropped: QueueStats::default(),
+            ..Stats::default()
         };
+        for pool in [self.pool, self.large] {
+            add_pool(&mut out, pool);
+        }
         for queue in &self.queues {
             let mut one = QueueStats::default();
             // SAFETY: the queue lives as long as the port; its counters are read atomically.
@@ -505,6 +508,22 @@ fn largest_mtu(info: &sys::rte_eth_dev_info) -> u16 {
 
 /// Ethernet header, VLAN tag and FCS.
 const FRAME_OVERHEAD: u32 = 14 + 4 + 4;
+
+/// Adds what a pool has; null has nothing.
+fn add_pool(out: &mut Stats, pool: *mut sys::rte_mempool) {
+    // SAFETY: null, or one of the port's pools, which live as long as it does; these fields are never written again.
+    let Some(facts) = (unsafe { pool.as_ref() }) else {
+        return;
+    };
+    // SAFETY: the pool lives; its rings and caches are counted without a lock.
+    let free = u64::from(unsafe { sys::rte_mempool_avail_count(pool) });
+    let bytes = [facts.header_size, facts.elt_size, facts.trailer_size];
+    let bytes: u64 = bytes.into_iter().map(u64::from).sum();
+    out.buffers += u64::from(facts.size);
+    out.buffers_free += free;
+    out.buffer_bytes += u64::from(facts.size) * bytes;
+    out.buffer_bytes_free += free * bytes;
+}
 
 fn make_pool(
     name: &CStr,

@@ -164,6 +164,7 @@ exports! { descriptor:
     dupes fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
     dupes fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
     call fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int;
+    call fn sockatmark(fd: c_int) -> c_int;
     make fn dup(fd: c_int) -> c_int;
     call fn dup2(fd: c_int, to: c_int) -> c_int;
     call fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;

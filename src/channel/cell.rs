@@ -39,6 +39,10 @@ pub mod flag {
     pub const OVER: u32 = 4;
     /// Our FIN was acknowledged.
     pub const TX_FINISHED: u32 = 8;
+    /// The peer has sent urgent data at some time; see [`super::FactLine::urgent`].
+    pub const URGENT: u32 = 16;
+    /// The program has limited what it may queue to less than the ring holds: SO_SNDBUF, TCP_NOTSENT_LOWAT.
+    pub const LIMITED: u32 = 32;
 }
 
 /// What the program asks for in [`WishLine::operation`].
@@ -113,6 +117,10 @@ pub struct ReadLine {
     pub exclusive: AtomicU32,
     /// The descriptor that it was made or accepted as, plus one; 0 = not told. For people only.
     pub fd: AtomicU32,
+    /// Stream position behind the urgent byte that was taken out of line; 0 = none was.
+    pub urgent_taken: AtomicU64,
+    /// SO_PEEK_OFF plus one; 0 = off.
+    pub peek_offset: AtomicU32,
 }
 
 /// Written by program threads: writing. See [`super::byte_ring`].
@@ -138,6 +146,12 @@ pub struct WriteLine {
     pub zerocopy_sent: AtomicU32,
     /// How many of them were told by the error queue.
     pub zerocopy_told: AtomicU32,
+    /// Stream position behind the byte that was sent as urgent last; 0 = none was.
+    pub urgent_end: AtomicU64,
+    /// Non-zero: the last send said MSG_MORE.
+    pub more: AtomicU32,
+    /// Low half of the stream position below which nothing may be held back; see [`option::CORK`].
+    pub pushed: AtomicU32,
 }
 
 /// Written by the host when the object is made, and facts that change slowly.
@@ -162,6 +176,12 @@ pub struct FactLine {
     pub mss: AtomicU32,
     /// For a flow made by a listener: that listener's object index.
     pub listener: AtomicU32,
+    /// Bytes that the stack has taken and not sent yet.
+    pub unsent: AtomicU32,
+    /// Stream position behind the urgent byte of the peer; 0 = there was none. Written before the bytes up to it count.
+    pub urgent: AtomicU64,
+    /// When bytes came last, in nanoseconds since 1970; 0 while nobody asks for it.
+    pub arrived_ns: AtomicU64,
 }
 
 /// Written by the program: what it wants of the host. Rung in by the doorbell.
@@ -215,6 +235,16 @@ pub struct OptionLine {
     pub tos: AtomicU32,
     /// IP_TTL; 0 = default.
     pub ttl: AtomicU32,
+    /// IP_MINTTL.
+    pub min_ttl: AtomicU32,
+    /// TCP_SYNCNT; 0 = default.
+    pub syn_count: AtomicU32,
+    /// TCP_LINGER2 in seconds, negative = never waits in FIN-WAIT-2; 0 = default.
+    pub linger2_s: AtomicU32,
+    /// TCP_DEFER_ACCEPT in seconds.
+    pub defer_accept_s: AtomicU32,
+    /// TCP_NOTSENT_LOWAT in bytes; 0 = none.
+    pub notsent_lowat: AtomicU32,
 }
 
 /// Bits of [`OptionLine::bits`].
@@ -235,6 +265,14 @@ pub mod option {
     pub const ZEROCOPY: u32 = 64;
     /// TCP_INQ.
     pub const INQ: u32 = 128;
+    /// SO_OOBINLINE.
+    pub const OOB_INLINE: u32 = 256;
+    /// SO_TIMESTAMP.
+    pub const STAMP: u32 = 512;
+    /// SO_TIMESTAMPNS.
+    pub const STAMP_NANOS: u32 = 1024;
+    /// IP_RECVERR.
+    pub const RECEIVE_ERRORS: u32 = 2048;
 }
 
 /// Written by the program, read by the host at each edge: whom to tell.

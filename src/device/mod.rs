@@ -96,6 +96,14 @@ pub struct PortStats {
     pub rx_missed: u64,
     /// Frames that could not be sent and were dropped.
     pub tx_dropped: u64,
+    /// Buffers in the port's pools; 0 = it has none of its own.
+    pub buffers: u64,
+    /// Buffers of the pools that nobody holds, neither a ring of the port nor the stack.
+    pub buffers_free: u64,
+    /// Bytes of all buffers.
+    pub buffer_bytes: u64,
+    /// Bytes of the free ones.
+    pub buffer_bytes_free: u64,
 }
 
 /// The receive half of a queue pair.

@@ -288,6 +288,10 @@ impl Device for PluginDevice {
                 .tx_errors
                 .saturating_add(stats.dropped.tx_dropped_refused)
                 .saturating_add(stats.dropped.tx_dropped_malformed),
+            buffers: stats.buffers,
+            buffers_free: stats.buffers_free,
+            buffer_bytes: stats.buffer_bytes,
+            buffer_bytes_free: stats.buffer_bytes_free,
         }
     }
 

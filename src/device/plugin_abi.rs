@@ -104,7 +104,17 @@ pub struct Stats {
     pub tx_errors: u64,
     /// What the plug-in itself dropped, all queues.
     pub dropped: QueueStats,
+    /// Buffers of all pools.
+    pub buffers: u64,
+    /// Of them, those that nobody holds.
+    pub buffers_free: u64,
+    /// Bytes of all buffers, their headers included.
+    pub buffer_bytes: u64,
+    /// Bytes of the free ones.
+    pub buffer_bytes_free: u64,
 }
+
+const _: () = assert!(size_of::<Stats>() == 40 + 24 + 32);
 
 /// How to start. Strings end with NUL and are borrowed for the call.
 #[repr(C)]

@@ -25,6 +25,7 @@ impl PortCounters {
             tx_frames: self.frames_sent.value(),
             rx_missed: self.frames_missed.value(),
             tx_dropped: self.frames_dropped.value(),
+            ..PortStats::default()
         }
     }
 }

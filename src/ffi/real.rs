@@ -186,6 +186,7 @@ originals! {
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int = libc::SYS_fcntl;
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int = libc::SYS_fcntl;
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int = libc::SYS_ioctl;
+    fn sockatmark(fd: c_int) -> c_int = NONE;
     fn dup(fd: c_int) -> c_int = libc::SYS_dup;
     fn dup2(fd: c_int, to: c_int) -> c_int = SYS_dup2;
     fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int = libc::SYS_dup3;

@@ -54,6 +54,10 @@ impl Work<'_> {
         let Some(cell) = self.cell(object) else {
             return;
         };
+        if let Some(record) = self.records.at_mut(object) {
+            // The end takes everything along.
+            record.released = u64::MAX;
+        }
         self.pull(object, flow);
         let Some(record) = self.records.at_mut(object) else {
             return;
@@ -185,6 +189,10 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         &write.tx_tail,
         &write.tx_reserved,
         &write.tx_origin,
+        &read.urgent_taken,
+        &write.urgent_end,
+        &cell.fact.urgent,
+        &cell.fact.arrived_ns,
     ] {
         word.store(0, Ordering::Relaxed);
     }
@@ -203,6 +211,7 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         &read.spilled,
         &read.exclusive,
         &read.fd,
+        &read.peek_offset,
         read.items_owner.word(),
         write.tx_owner.word(),
         &write.want_room,
@@ -210,6 +219,8 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         &write.tx_grown,
         &write.zerocopy_sent,
         &write.zerocopy_told,
+        &write.more,
+        &write.pushed,
         &fact.local_address,
         &fact.local_port,
         &fact.remote_address,
@@ -219,6 +230,7 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         &fact.retransmits,
         &fact.mss,
         &fact.listener,
+        &fact.unsent,
         &wish.wish,
         &wish.operation,
         &wish.backlog,
@@ -239,6 +251,11 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         &options.max_segment,
         &options.tos,
         &options.ttl,
+        &options.min_ttl,
+        &options.syn_count,
+        &options.linger2_s,
+        &options.defer_accept_s,
+        &options.notsent_lowat,
     ] {
         word.store(0, Ordering::Relaxed);
     }

@@ -12,7 +12,7 @@ use crate::channel::cell::{ObjectCell, kind, option};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::id::ListenerId;
-use crate::stack::{ListenRequest, Waiting};
+use crate::stack::{FlowOptions, ListenRequest, Waiting};
 
 /// When a wish is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -160,6 +160,26 @@ impl Work<'_> {
         }
         // What was asked or let go of meanwhile.
         self.bell(object);
+    }
+
+    /// The options that new connections of a listener begin with have changed.
+    pub(super) fn listener_options(&mut self, object: u32, id: ListenerId, options: &FlowOptions) {
+        self.shared.stack.set_listener_options(id, options);
+        if let Some(peers) = self.shared.peers.as_deref() {
+            peers.tell_others(|| Mail::Options {
+                owner: self.owner,
+                object,
+                options: *options,
+            });
+        }
+    }
+
+    /// As the first lcore says.
+    pub(super) fn listener_options_too(&mut self, object: u32, options: &FlowOptions) {
+        let role = self.records.at(object).map(|record| record.role);
+        if let Some(Role::Listener(id)) = role {
+            self.shared.stack.set_listener_options(id, options);
+        }
     }
 
     /// The queue of this lcore begins, empty.

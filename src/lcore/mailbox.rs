@@ -16,7 +16,7 @@ use super::share::Share;
 use crate::capture::Recorder;
 use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
-use crate::stack::{ListenRequest, Owner, Waiting};
+use crate::stack::{FlowOptions, ListenRequest, Owner, Waiting};
 
 /// What an lcore and its stack count: names and values.
 pub type Report = Vec<(&'static str, u64)>;
@@ -113,6 +113,15 @@ pub enum Mail {
         request: ListenRequest,
         /// What the lcores share of it.
         waiting: Arc<Waiting>,
+    },
+    /// From the first lcore: new connections of a listener begin with other options.
+    Options {
+        /// The family.
+        owner: Owner,
+        /// The listener's object index.
+        object: u32,
+        /// The options.
+        options: FlowOptions,
     },
     /// From the first lcore: a listener has ended.
     Unlisten {
@@ -263,7 +272,7 @@ fn write(eventfd: &OwnedFd) {
     match rustix::io::write(eventfd, &1_u64.to_ne_bytes()) {
         // EAGAIN: the counter is full, so it is readable.
         Ok(_) | Err(Errno::AGAIN) => {}
-        Err(errno) => crate::error!("eventfd cannot be written errno={errno}"),
+        Err(errno) => crate::error!("event=eventfd_not_written errno={errno}"),
     }
 }
 
@@ -278,7 +287,7 @@ fn read(eventfd: &OwnedFd) {
         Err(Errno::OPNOTSUPP) => {
             let _ = rustix::io::read(eventfd, &mut count);
         }
-        Err(errno) => crate::error!("eventfd cannot be read errno={errno}"),
+        Err(errno) => crate::error!("event=eventfd_not_read errno={errno}"),
     }
 }
 

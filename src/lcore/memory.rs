@@ -91,6 +91,16 @@ impl Memory {
         self.share = Some(share);
     }
 
+    /// Bytes behind the rings of all families.
+    pub(super) fn ring_bytes(&self) -> u64 {
+        self.pools.iter().flatten().map(|pool| pool.bytes).sum()
+    }
+
+    /// Bytes of the send buffers that were made, and of those that the stack does not have.
+    pub(super) fn send_bytes(&self) -> (u64, u64) {
+        self.send.bytes()
+    }
+
     /// Whether the family may have one more flow.
     fn may_have_flow(&self, owner: Owner) -> bool {
         let Some(share) = self.share else {
@@ -290,7 +300,7 @@ impl Memory {
         if core::mem::take(&mut place.parts) > 0 {
             place.receive = 0;
             if let Err(errno) = pool.segments.unback_receive(object, whole) {
-                crate::warn!("ring memory not returned object={object} errno={errno}");
+                crate::warn!("event=ring_memory_not_returned object={object} errno={errno}");
             }
         }
         // A writer may have grown what it never filled.
@@ -301,7 +311,9 @@ impl Memory {
             Ok((receive, transmit)) => {
                 (place.receive, place.transmit) = (receive, transmit.min(place.transmit));
             }
-            Err(errno) => crate::warn!("ring memory not returned object={object} errno={errno}"),
+            Err(errno) => {
+                crate::warn!("event=ring_memory_not_returned object={object} errno={errno}")
+            }
         }
         let gone = before.saturating_sub(place.bytes());
         pool.bytes = pool.bytes.saturating_sub(gone);
@@ -427,7 +439,7 @@ impl FlowMemory for Memory {
             .unback_transmit(id, transmit)
             .and_then(|()| pool.segments.unback_receive(id, receive));
         if let Err(errno) = done {
-            crate::warn!("ring memory not returned object={id} errno={errno}");
+            crate::warn!("event=ring_memory_not_returned object={id} errno={errno}");
         }
         pool.bytes = pool.bytes.saturating_sub(place.bytes());
         (place.transmit, place.receive, place.parts) = (0, 0, 0);

@@ -82,6 +82,17 @@ impl Lcore {
                     peers.tell_first(Mail::Done { owner, object });
                 }
             }
+            Mail::Options {
+                owner,
+                object,
+                options,
+            } => {
+                self.with(owner.0 as usize, |family, shared| {
+                    family
+                        .work(now, shared)
+                        .listener_options_too(object, &options);
+                });
+            }
             Mail::Unlisten { owner, object } => {
                 self.with(owner.0 as usize, |family, shared| {
                     family.work(now, shared).unlisten_too(object);

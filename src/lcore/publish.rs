@@ -5,12 +5,13 @@ use super::family::Work;
 use super::listen::low;
 use super::object::{Queued, Record, Role, Token};
 use super::segments::PAGE;
-use crate::channel::cell::{ObjectCell, flag, kind, shut};
+use crate::channel::byte_ring;
+use crate::channel::cell::{ObjectCell, flag, kind, option, shut};
 use crate::channel::sync::{AtomicU32, Ordering};
 use crate::gpu::Verdict;
 use crate::id::{FlowId, ListenerId};
 use crate::readiness::News;
-use crate::stack::{Close, Facts, FlowState};
+use crate::stack::{Close, Facts, FlowState, UrgentMark};
 
 impl Work<'_> {
     /// A passive flow is established: it gets its cell and goes into the listener's queue.
@@ -43,6 +44,7 @@ impl Work<'_> {
             &cell.fact.remote_address,
             &cell.fact.remote_port,
         );
+        let tx_ring_bytes = self.segments.layout().tx_ring_bytes;
         let position = self
             .records
             .at(listener_object)
@@ -59,6 +61,8 @@ impl Work<'_> {
             }),
             ..Record::default()
         };
+        record.note_options(cell, tx_ring_bytes);
+        cell.host.flags.store(record.flags, Ordering::Release);
         *self.busy += 1;
         self.shared.memory.make_known(self.owner, object);
         self.shared.stack.set_token(flow, self.token(object));
@@ -157,8 +161,26 @@ impl Work<'_> {
             .is_some_and(|record| record.role == Role::Flow(flow))
     }
 
+    /// Says where the peer's urgent byte lies, before that byte counts as received. Whether that is news.
+    #[cold]
+    fn tell_mark(&mut self, object: u32, cell: &ObjectCell, mark: UrgentMark) -> bool {
+        let Some(record) = self.records.at_mut(object) else {
+            return false;
+        };
+        if record.mark == mark.end {
+            return false;
+        }
+        record.mark = mark.end;
+        // Release: who sees the flag sees the place, and who sees the byte sees the flag.
+        cell.fact.urgent.store(mark.end, Ordering::Release);
+        record.flags |= flag::URGENT;
+        cell.host.flags.store(record.flags, Ordering::Release);
+        true
+    }
+
     /// Writes the facts into the cell; says for what Linux would wake a waiter.
     fn tell(&mut self, object: u32, cell: &ObjectCell, facts: &Facts) -> Option<News> {
+        let marked = facts.urgent.end != 0 && self.tell_mark(object, cell, facts.urgent);
         let record = self.records.at_mut(object)?;
         let mut news = None;
         if facts.rx_total > record.rx_tail {
@@ -177,6 +199,9 @@ impl Work<'_> {
             }
             let record = self.records.at_mut(object)?;
             record.rx_tail = facts.rx_total;
+            if record.stamped {
+                cell.fact.arrived_ns.store(wall_clock(), Ordering::Relaxed);
+            }
             // Release: the bytes before it are in the ring.
             cell.host.rx_tail.store(facts.rx_total, Ordering::Release);
             news = Some(News::Arrived);
@@ -185,6 +210,9 @@ impl Work<'_> {
                 object,
             };
             self.shared.latency.arrived(token, facts.rx_total);
+        }
+        if marked {
+            overtake(cell, facts);
         }
         let record = self.records.at_mut(object)?;
         cell.host.tx_acked.store(facts.tx_acked, Ordering::Release);
@@ -196,6 +224,14 @@ impl Work<'_> {
                 .error
                 .store(errno_number(errno), Ordering::Release);
             news = Some(News::State);
+        }
+        let soft = facts.soft_error.map_or(0, errno_number);
+        if soft != record.soft_error {
+            record.soft_error = soft;
+            if soft != 0 {
+                cell.host.error.store(soft, Ordering::Release);
+                news = Some(News::State);
+            }
         }
         // After the positions: a FIN seen is behind all its bytes.
         let flags = record.flags | flags_of(facts);
@@ -219,7 +255,31 @@ impl Work<'_> {
         fact.srtt_us.store(facts.srtt_us, Ordering::Relaxed);
         fact.retransmits.store(facts.retransmits, Ordering::Relaxed);
         fact.mss.store(u32::from(facts.mss), Ordering::Relaxed);
+        fact.unsent.store(facts.unsent, Ordering::Relaxed);
         news
+    }
+}
+
+/// The time that SO_TIMESTAMP tells, in nanoseconds since 1970; never 0.
+#[cold]
+fn wall_clock() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
+    seconds
+        .saturating_mul(1_000_000_000)
+        .saturating_add(nanos)
+        .max(1)
+}
+
+/// Steps over an urgent byte that nobody took, where reading stands before it and a newer one came (Linux tcp_check_urg).
+#[cold]
+fn overtake(cell: &ObjectCell, facts: &Facts) {
+    let end = facts.urgent.overtaken;
+    let inline = cell.option.bits.load(Ordering::Relaxed) & option::OOB_INLINE != 0;
+    if end != 0 && end <= facts.rx_total && !inline {
+        // Fails when reading stands elsewhere.
+        byte_ring::take(&cell.read, end - 1, 1);
     }
 }
 
@@ -264,8 +324,14 @@ fn inherit(from: &ObjectCell, to: &ObjectCell) {
     copy(&listener.max_segment, &flow.max_segment);
     copy(&listener.tos, &flow.tos);
     copy(&listener.ttl, &flow.ttl);
+    copy(&listener.min_ttl, &flow.min_ttl);
+    copy(&listener.syn_count, &flow.syn_count);
+    copy(&listener.linger2_s, &flow.linger2_s);
+    copy(&listener.defer_accept_s, &flow.defer_accept_s);
+    copy(&listener.notsent_lowat, &flow.notsent_lowat);
     copy(&from.wish.linger, &to.wish.linger);
     copy(&from.read.rcvlowat, &to.read.rcvlowat);
+    copy(&from.read.peek_offset, &to.read.peek_offset);
     to.read.rcvtimeo_us.store(
         from.read.rcvtimeo_us.load(Ordering::Relaxed),
         Ordering::Relaxed,

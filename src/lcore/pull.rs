@@ -32,6 +32,7 @@ impl Work<'_> {
             return self.broken(object, flow);
         }
         let mut head = record.tx_head;
+        let mut held = false;
         let empty = loop {
             let range = match byte_ring::pending(&cell.write, head, backed.min(capacity), capacity)
             {
@@ -48,7 +49,16 @@ impl Work<'_> {
             if range.is_empty() {
                 break true;
             }
-            let (taken, verdict) = self.send(object, flow, head, range);
+            self.mark(object, flow, cell);
+            let mut want = range.len();
+            if record.corked || cell.write.more.load(Ordering::Relaxed) != 0 {
+                want = self.unheld(object, flow, cell, head, want);
+                held = want < range.len();
+                if want == 0 {
+                    break false;
+                }
+            }
+            let (taken, verdict) = self.send(object, flow, head, range, want);
             if verdict == Verdict::Reset {
                 return self.denied(object, cell, flow);
             }
@@ -57,6 +67,9 @@ impl Work<'_> {
                 break false;
             }
         };
+        if held || record.held_until.is_some() {
+            self.note_held(object, held);
+        }
         if head != record.tx_head {
             self.shared.latency.pulled();
             // Release: the bytes before it are copied out.
@@ -79,6 +92,19 @@ impl Work<'_> {
         self.room(object, cell, backed);
     }
 
+    /// Tells the stack of urgent data among what was published (MSG_OOB).
+    fn mark(&mut self, object: u32, flow: FlowId, cell: &ObjectCell) {
+        let end = cell.write.urgent_end.load(Ordering::Relaxed);
+        if let Some(record) = self.records.at_mut(object)
+            && record.urgent != end
+        {
+            record.urgent = end;
+            // Nothing up to it waits (tcp_nagle_test).
+            record.released = record.released.max(end);
+            self.shared.stack.mark_urgent(flow, end);
+        }
+    }
+
     /// A writer may have put memory behind more of its ring than we have: then so do we before we read there. Returns the bytes that
     /// have memory for certain.
     fn believe(&mut self, object: u32, cell: &ObjectCell, backed: u32) -> u32 {
@@ -99,15 +125,22 @@ impl Work<'_> {
         }
     }
 
-    /// Hands bytes from stream offset `head` on to the stack, as far as it takes them.
-    fn send(&mut self, object: u32, flow: FlowId, head: u64, range: Range) -> (usize, Verdict) {
+    /// Hands `want` bytes at most from stream offset `head` on to the stack, as far as it takes them.
+    fn send(
+        &mut self,
+        object: u32,
+        flow: FlowId,
+        head: u64,
+        range: Range,
+        want: u32,
+    ) -> (usize, Verdict) {
         let control = &self.segments.control;
         let mut from = Cursor { range, done: 0 };
         let Shared { stack, stage, .. } = &mut self.shared;
         let mut judge = stage
             .as_deref_mut()
             .and_then(|stage| Some(Judge::new(stage, flow, &stack.facts(flow)?, head)));
-        let taken = stack.send_with(self.now, flow, range.len() as usize, &mut |to| {
+        let taken = stack.send_with(self.now, flow, want as usize, &mut |to| {
             from.fill(control, object, to);
             if let Some(judge) = &mut judge {
                 judge.sent(to);

@@ -30,6 +30,9 @@ impl Lcore {
                 ("flows_max", self.stack.config().max_flows as u64),
                 ("neighbors", self.stack.neighbor_count() as u64),
                 ("families", self.families.iter().flatten().count() as u64),
+                ("ring_bytes", self.memory.ring_bytes()),
+                ("send_buffer_bytes", self.memory.send_bytes().0),
+                ("send_buffer_bytes_free", self.memory.send_bytes().1),
             ],
             ..Counted::default()
         };

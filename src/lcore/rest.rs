@@ -44,7 +44,11 @@ impl Lcore {
     /// How long there is nothing to do; None = no timer runs.
     fn rest_limit(&self) -> Option<Duration> {
         let now = self.clock.now();
-        let due = [self.stack.next_timer(), self.rx.next_due()];
+        let due = [
+            self.stack.next_timer(),
+            self.rx.next_due(),
+            self.held.next_due(),
+        ];
         due.into_iter().flatten().min().map(|due| due.since(now))
     }
 
@@ -55,7 +59,7 @@ impl Lcore {
             Ok(true) => self.mailbox.drain(),
             Ok(false) => {}
             // Then it polls: slower for others, but nothing is lost.
-            Err(errno) => crate::error!("lcore cannot sleep errno={errno}"),
+            Err(errno) => crate::error!("event=no_sleep errno={errno}"),
         }
         let passed = time::monotonic().since(began);
         limit.map_or(passed, |limit| limit.min(passed))

@@ -57,6 +57,17 @@ impl Segments {
         &self.receive_fd
     }
 
+    /// Bytes of both kinds that have pages, whoever touched them.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        let pages = |fd: &OwnedFd| {
+            // Our own descriptors: nothing to be told but how large they are.
+            let blocks = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_blocks);
+            u64::try_from(blocks).unwrap_or(0) * BLOCK_BYTES
+        };
+        pages(&self.control_fd) + pages(&self.receive_fd)
+    }
+
     /// Puts memory behind bytes `from` to `to - 1` of an object's receive ring.
     ///
     /// # Errors
@@ -151,6 +162,8 @@ fn first_page(backed: u32) -> (u32, u64) {
     (backed.min(PAGE), extra)
 }
 
+/// The unit in which stat(2) counts, whatever the file system's is.
+const BLOCK_BYTES: u64 = 512;
 /// A page as a ring length.
 pub(super) const PAGE: u32 = 4_096;
 const _: () = assert!(PAGE as u64 == PAGE_BYTES);

@@ -36,6 +36,16 @@ const WARM_MAX: usize = 64;
 unsafe impl Send for SendBuffers {}
 
 impl SendBuffers {
+    /// Bytes of the buffers that were made, and of those that nobody has.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        // All are of one size: that of the config.
+        let bytes = self.made.first().map_or(0, |buffer| buffer.len() as u64);
+        (
+            self.made.len() as u64 * bytes,
+            self.free.len() as u64 * bytes,
+        )
+    }
+
     /// Lends a buffer of `bytes` bytes; None without memory.
     pub(super) fn lend(&mut self, bytes: usize) -> Option<SendBuffer> {
         let id = match self.free.pop() {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::clock::Clock;
 use super::family::{Family, Shared};
+use super::held::Held;
 use super::idle::{Idle, IdleConfig, Next};
 use super::latency::Latency;
 use super::mailbox::{Mail, Mailbox};
@@ -78,6 +79,7 @@ pub struct Lcore {
     pub(super) peers: Option<Peers>,
     pub(super) clock: Clock,
     pub(super) latency: Latency,
+    pub(super) held: Held,
     pub(super) idle: Idle,
     pub(super) somaxconn: u32,
     pub(super) stopped: bool,
@@ -128,6 +130,7 @@ impl Lcore {
             resets: Vec::new(),
             clock: Clock::new(config.now),
             latency: Latency::default(),
+            held: Held::default(),
             idle: Idle::new(config.idle, config.shares_cpu, config.now),
             somaxconn: config.somaxconn,
             stopped: false,
@@ -156,6 +159,7 @@ impl Lcore {
         let now = self.clock.now();
         let mut work = self.receive(now);
         work += self.commands(now);
+        work += self.release(now);
         work += self.stack.expire(now, &mut self.memory, self.tx.as_mut());
         // The program works on what came while the answers of others leave: a burst to the kernel takes its time.
         work += self.publish(now);
@@ -248,6 +252,18 @@ impl Lcore {
         work
     }
 
+    /// Lets go of bytes that were held back for long enough.
+    fn release(&mut self, now: Instant) -> usize {
+        let mut work = 0;
+        while let Some(Token { owner, object }) = self.held.pop(now) {
+            self.with(owner.0 as usize, |family, shared| {
+                family.work(now, shared).release_held(object);
+            });
+            work += 1;
+        }
+        work
+    }
+
     /// Runs `act` on the family at `place` with everything else of the lcore.
     pub(super) fn with<T>(
         &mut self,
@@ -261,6 +277,7 @@ impl Lcore {
             tx: self.tx.as_mut(),
             counters: &self.status.counters,
             latency: &mut self.latency,
+            held: &mut self.held,
             stage: self.stage.as_mut(),
             somaxconn: self.somaxconn,
             me: self.me,

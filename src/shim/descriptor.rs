@@ -15,7 +15,7 @@ use crate::errno::{Errno, Result};
 use crate::fd::table::{self, Entry};
 use crate::fd::{self, Socket, Target, inflight};
 use crate::ffi::{descriptor, errno, real};
-use crate::readiness;
+use crate::readiness::urgent;
 use crate::socket::{close as closing, state, stream};
 
 /// close(2).
@@ -246,6 +246,18 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     unsafe { real::ioctl(fd, request, argument) }
 }
 
+/// sockatmark(3), which libc makes with an ioctl that no hook sees.
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn sockatmark(fd: c_int) -> c_int {
+    match fd::target(fd) {
+        Target::Socket(socket) => cvt::answer(at_mark(socket)),
+        // SAFETY: numbers only.
+        _ => unsafe { real::sockatmark(fd) },
+    }
+}
+
 /// SIOCATMARK.
 const ATMARK: c_ulong = 0x8905;
 /// SIOCOUTQNSD.
@@ -277,7 +289,7 @@ unsafe fn ioctl_on(socket: Socket, request: c_ulong, argument: usize) -> Option<
                 .load(Ordering::Acquire)
                 .saturating_sub(taken)
         }),
-        ATMARK => Ok(0),
+        ATMARK => at_mark(socket),
         _ => return None,
     };
     Some(answer.and_then(|value| {
@@ -301,13 +313,20 @@ fn set_nonblocking(socket: Socket, on: bool) -> Result<()> {
     Ok(())
 }
 
+/// SIOCATMARK (tcp_ioctl): whether the next byte is urgent.
+fn at_mark(socket: Socket) -> Result<c_int> {
+    let cell = state::cell(socket.link, socket.object)?;
+    let is_there = urgent::mark(cell).is_some_and(|mark| mark.ahead == 0);
+    Ok(c_int::from(is_there))
+}
+
 /// FIONREAD (tcp_ioctl, SIOCINQ): EINVAL for a listener.
 fn unread(socket: Socket) -> Result<c_int> {
     let cell = state::cell(socket.link, socket.object)?;
     if cell.host.kind.load(Ordering::Acquire) == kind::LISTENER {
         return Err(Errno::INVAL);
     }
-    Ok(c_int::try_from(readiness::readable_bytes(cell)).unwrap_or(c_int::MAX))
+    Ok(c_int::try_from(urgent::unread_bytes(cell)).unwrap_or(c_int::MAX))
 }
 
 fn queued(

@@ -12,7 +12,6 @@ use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespe
 
 use super::socket::is_nonblocking;
 use super::{control, cvt, message};
-use crate::channel::cell::{kind, option};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::fd::inflight::InFlight;
@@ -28,13 +27,9 @@ pub(super) fn receive(socket: Socket, parts: &mut [IoSliceMut<'_>], flags: c_int
         return control::take_zerocopy(cell).map(|_| 0).ok_or(Errno::AGAIN);
     }
     if flags & libc::MSG_OOB != 0 {
-        // A listener first (tcp_recvmsg_locked).
-        let cell = state::cell(socket.link, socket.object)?;
-        if cell.host.kind.load(Ordering::Acquire) == kind::LISTENER {
-            return Err(Errno::NOTCONN);
-        }
-        // DEVIATION: there is no urgent data; tcp(7) gives EINVAL when none is pending.
-        return Err(Errno::INVAL);
+        let peek = flags & libc::MSG_PEEK != 0;
+        let trunc = flags & libc::MSG_TRUNC != 0;
+        return stream::recv_urgent(socket.link, socket.object, parts, peek, trunc);
     }
     let flags = RecvFlags {
         peek: flags & libc::MSG_PEEK != 0,
@@ -63,6 +58,11 @@ unsafe fn receive_bytes(socket: Socket, place: *mut c_void, len: size_t, flags: 
 /// A receive without a buffer, as tcp_recvmsg: it waits for bytes all the same, and finds the bad pointer only then. Without
 /// a length it returns 0 once there is something; with MSG_TRUNC the pointer is never looked through.
 fn receive_nowhere(socket: Socket, len: size_t, flags: c_int) -> Result<usize> {
+    if flags & libc::MSG_OOB != 0 {
+        // The urgent byte is taken all the same (tcp_recv_urg).
+        receive(socket, &mut [], flags)?;
+        return if len == 0 { Ok(0) } else { Err(Errno::FAULT) };
+    }
     let mut buffer = [0; DISCARDED_BYTES];
     let (want, flags) = if len > 0 && flags & libc::MSG_TRUNC != 0 {
         (len.min(DISCARDED_BYTES), flags)
@@ -260,11 +260,16 @@ unsafe fn receive_message(socket: Socket, message: *mut msghdr, flags: c_int) ->
     head.msg_namelen = 0;
     // Linux hands this one back (____sys_recvmsg).
     head.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-    if cell.option.bits.load(Ordering::Relaxed) & option::INQ == 0 {
+    if flags & libc::MSG_OOB != 0 {
+        // tcp_recv_urg; nothing of a byte without room.
+        let cut = if count == 0 { libc::MSG_TRUNC } else { 0 };
+        head.msg_flags |= libc::MSG_OOB | cut;
+    }
+    if cell.option.bits.load(Ordering::Relaxed) & control::MAKES_CONTROL == 0 {
         head.msg_controllen = 0;
     } else {
         // SAFETY: as the caller promises.
-        unsafe { control::put_queue(&mut head, cell) };
+        unsafe { control::put_all(&mut head, cell, count) };
     }
     // SAFETY: writable as the caller promises.
     unsafe { message.write_unaligned(head) };

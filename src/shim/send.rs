@@ -16,17 +16,17 @@ use crate::errno::{Errno, Result};
 use crate::fd::inflight::InFlight;
 use crate::fd::{Socket, accelerated};
 use crate::ffi::{errno, process, real};
-use crate::socket::stream;
+use crate::socket::stream::{self, SendFlags};
 
 /// Sends `parts`. EPIPE raises SIGPIPE in the calling thread, unless the caller says not to.
 pub(super) fn transmit(socket: Socket, parts: &[IoSlice<'_>], flags: c_int) -> Result<usize> {
-    if flags & libc::MSG_OOB != 0 {
-        // DEVIATION: urgent data is not sent.
-        return Err(Errno::OPNOTSUPP);
-    }
-    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(socket)?;
-    let _held = InFlight::when_waiting(&socket, nonblocking);
-    let result = stream::send(socket.link, socket.object, parts, nonblocking);
+    let flags_of_stream = SendFlags {
+        nonblocking: flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(socket)?,
+        urgent: flags & libc::MSG_OOB != 0,
+        more: flags & libc::MSG_MORE != 0,
+    };
+    let _held = InFlight::when_waiting(&socket, flags_of_stream.nonblocking);
+    let result = stream::send(socket.link, socket.object, parts, flags_of_stream);
     if result == Err(Errno::PIPE) && flags & libc::MSG_NOSIGNAL == 0 {
         process::raise_sigpipe();
     }

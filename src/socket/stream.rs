@@ -10,7 +10,15 @@ use crate::channel::cell::{ObjectCell, flag, kind, shut};
 use crate::channel::sync::{Ordering, fence};
 use crate::errno::{Errno, Result};
 use crate::readiness;
+use crate::readiness::limit::limit;
+use crate::readiness::urgent::given_bytes;
 use crate::waiter::owner::{self, Held};
+
+mod peek;
+mod urgent;
+
+pub use urgent::recv_urgent;
+use urgent::{Step, is_at_mark};
 
 /// The MSG_ flags of a receive that mean something to a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -23,6 +31,17 @@ pub struct RecvFlags {
     pub dontwait: bool,
     /// MSG_TRUNC: the bytes are thrown away instead of copied (tcp(7)).
     pub trunc: bool,
+}
+
+/// What a send asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SendFlags {
+    /// O_NONBLOCK or MSG_DONTWAIT.
+    pub nonblocking: bool,
+    /// MSG_OOB: the last byte is urgent.
+    pub urgent: bool,
+    /// MSG_MORE: what does not fill a segment waits for the next send.
+    pub more: bool,
 }
 
 /// Bytes published and not acknowledged by the peer (SIOCOUTQ).
@@ -73,6 +92,19 @@ pub fn recv(
     nonblocking: bool,
 ) -> Result<usize> {
     let cell = state::cell(link, object)?;
+    let got = receive(link, object, cell, parts, flags, nonblocking)?;
+    peek::note(cell, flags, got);
+    Ok(got)
+}
+
+fn receive(
+    link: &Link,
+    object: Object,
+    cell: &ObjectCell,
+    parts: &mut [IoSliceMut<'_>],
+    flags: RecvFlags,
+    nonblocking: bool,
+) -> Result<usize> {
     if cell.host.kind.load(Ordering::Acquire) == kind::LISTENER {
         return Err(Errno::NOTCONN);
     }
@@ -83,6 +115,14 @@ pub fn recv(
     let capacity = link.control.layout().rx_ring_bytes;
     let low = low_water(cell, flags, total);
     let nonblocking = nonblocking || flags.dontwait;
+    let offset = usize::try_from(peek::offset(cell, flags)).unwrap_or(usize::MAX);
+    let kept = |done: usize| {
+        if flags.peek {
+            done.saturating_add(offset)
+        } else {
+            0
+        }
+    };
     let mut deadline = None;
     let mut done = 0;
     loop {
@@ -93,7 +133,9 @@ pub fn recv(
         } else if copied > 0 {
             done += copied;
         }
-        if done >= low || (done > 0 && (nonblocking || end.is_any())) {
+        if done >= low
+            || (done > 0 && (nonblocking || end.is_any() || is_at_mark(cell, kept(done))))
+        {
             return Ok(done);
         }
         if done == 0 {
@@ -123,6 +165,7 @@ pub fn recv(
         let need = if flags.peek {
             u64::try_from(low)
                 .unwrap_or(u64::MAX)
+                .saturating_add(peek::offset(cell, flags))
                 .min(u64::from(capacity))
         } else {
             u64::try_from(low - done)
@@ -133,8 +176,12 @@ pub fn recv(
             Some(until) => until,
             None => *deadline.insert(state::deadline(&cell.read.rcvtimeo_us)),
         };
-        let mut ready =
-            || readiness::readable_bytes(cell) >= need || End::of(cell).is_any() || link.is_dead();
+        let mut ready = || {
+            given_bytes(cell) >= need
+                || End::of(cell).is_any()
+                || link.is_dead()
+                || done > 0 && is_at_mark(cell, kept(done))
+        };
         match state::until(link, object, None, until, &mut ready) {
             Ok(()) => {
                 // The host may have died in the wait.
@@ -179,19 +226,29 @@ fn copy(
     let skip = if flags.peek { 0 } else { done };
     let want = u64::try_from(total.saturating_sub(skip)).unwrap_or(u64::MAX);
     loop {
-        let view = byte_ring::readable(&cell.host, &cell.read, capacity, 0, want);
+        let Step { view, skipped } = Step::of(cell, capacity, peek::offset(cell, flags), want);
         let len = view.range.len();
-        if len == 0 {
+        if len == 0 && (skipped == 0 || flags.peek) {
             return Ok(0);
         }
-        if !flags.trunc && !scatter(link, object, view, capacity, parts, skip) {
+        if !flags.trunc
+            && !scatter(
+                link,
+                object,
+                view.head + u64::from(skipped),
+                view.range.len(),
+                parts,
+                skip,
+            )
+        {
             return Err(Errno::IO);
         }
         if flags.peek {
             return Ok(len as usize);
         }
-        if byte_ring::take(&cell.read, view.head, len) {
-            if view.head / WINDOW_STEP != (view.head + u64::from(len)) / WINDOW_STEP {
+        let taken = skipped + len;
+        if byte_ring::take(&cell.read, view.head, taken) {
+            if view.head / WINDOW_STEP != (view.head + u64::from(taken)) / WINDOW_STEP {
                 // The window may open.
                 link.ring(object.index);
             }
@@ -204,17 +261,18 @@ fn copy(
 /// smallest window (a page), so that a sender is never held up by them, and large against a request.
 const WINDOW_STEP: u64 = 1_024;
 
-/// Copies a view of the ring into `parts` from byte `skip` of them on; false when the ring is not where it should be.
+/// Copies `len` bytes of the ring from stream position `at` on into `parts` from byte `skip` of them on; false when the ring is not
+/// where it should be.
 fn scatter(
     link: &Link,
     object: Object,
-    view: byte_ring::Readable,
-    capacity: u32,
+    mut at: u64,
+    len: u32,
     parts: &mut [IoSliceMut<'_>],
     mut skip: usize,
 ) -> bool {
-    let mut at = view.head;
-    let mut left = view.range.len() as usize;
+    let capacity = link.control.layout().rx_ring_bytes;
+    let mut left = len as usize;
     for part in parts {
         let begin = skip.min(part.len());
         skip -= begin;
@@ -242,12 +300,8 @@ fn scatter(
 /// # Errors
 /// EAGAIN, EINTR, the pending error once, EPIPE when nothing can be sent any more (the caller raises SIGPIPE), ENOTCONN,
 /// EBADF. Bytes already queued are returned instead.
-pub fn send(
-    link: &Link,
-    object: Object,
-    parts: &[IoSlice<'_>],
-    nonblocking: bool,
-) -> Result<usize> {
+pub fn send(link: &Link, object: Object, parts: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
+    let nonblocking = flags.nonblocking;
     let cell = state::cell(link, object)?;
     let total: usize = parts.iter().map(|part| part.len()).sum();
     let capacity = link.control.layout().tx_ring_bytes;
@@ -256,6 +310,7 @@ pub fn send(
         object,
         cell,
         parts,
+        flags,
         total,
         capacity,
     };
@@ -336,6 +391,7 @@ struct Writer<'a> {
     object: Object,
     cell: &'a ObjectCell,
     parts: &'a [IoSlice<'a>],
+    flags: SendFlags,
     total: usize,
     capacity: u32,
 }
@@ -362,11 +418,16 @@ impl Writer<'_> {
             return 1;
         }
         let backed = byte_ring::backed(&self.cell.host, &self.cell.write, self.capacity);
-        left.min(u64::from(backed)).max(1)
+        let most = limit(self.cell).map_or(u64::MAX, |limit| limit.most());
+        left.min(u64::from(backed)).min(most).max(1)
     }
 
     fn room(&self) -> u64 {
-        byte_ring::writable(&self.cell.host, &self.cell.write, self.capacity)
+        let room = byte_ring::writable(&self.cell.host, &self.cell.write, self.capacity);
+        match limit(self.cell) {
+            None => room,
+            Some(limit) => room.min(limit.room()),
+        }
     }
 
     /// Whether `need` bytes fit; if not, asks the lcore for an edge, and looks again.
@@ -406,6 +467,7 @@ impl Writer<'_> {
         } else {
             0
         };
+        self.mark(written);
         if held != Held::Nested {
             owner::release(word, || byte_ring::publish(&self.cell.write));
         }
@@ -413,6 +475,19 @@ impl Writer<'_> {
             self.link.ring(self.object.index);
         }
         (written, held)
+    }
+
+    /// Says what is special about the bytes just reserved, before they are published.
+    fn mark(&self, written: usize) {
+        let write = &self.cell.write;
+        if self.flags.urgent && written > 0 {
+            let end = write.tx_reserved.load(Ordering::Relaxed);
+            write.urgent_end.store(end, Ordering::Relaxed);
+        }
+        let more = u32::from(self.flags.more);
+        if write.more.load(Ordering::Relaxed) != more {
+            write.more.store(more, Ordering::Relaxed);
+        }
     }
 
     /// Puts memory behind more of the ring when the bytes from `done` on need it. A connection begins with a page, and Linux would
@@ -429,8 +504,11 @@ impl Writer<'_> {
     }
 
     fn copy_in(&self, done: usize, nested: bool) -> usize {
-        let want = u64::try_from(self.total - done).unwrap_or(u64::MAX);
+        let mut want = u64::try_from(self.total - done).unwrap_or(u64::MAX);
         let cell = self.cell;
+        if let Some(limit) = limit(cell) {
+            want = want.min(limit.room());
+        }
         let range = byte_ring::reserve(&cell.host, &cell.write, self.capacity, want, nested).range;
         let mut at = u64::from(range.first.offset);
         let mut left = range.len() as usize;

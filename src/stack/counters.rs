@@ -35,6 +35,8 @@ crate::counters! {
         tx_dropped_no_buffer,
         /// Calls of transmit that ended because the port was full.
         transmits_stopped_no_room,
+        /// Marks of urgent data that peers have set.
+        urgent_marks,
         /// SYNs that made a half-open flow.
         syns_received,
         /// SYNs dropped because too many handshakes run.
@@ -47,6 +49,8 @@ crate::counters! {
         syn_dropped_no_memory,
         /// Handshakes not completed because too many connections wait for accept.
         ack_dropped_accept_queue_full,
+        /// Acknowledgements that would have completed a handshake which waits for bytes (TCP_DEFER_ACCEPT).
+        acks_deferred,
         /// SYN-ACKs sent again because the SYN came again.
         syn_acks_sent_again,
         /// Flows that were established through a listener.

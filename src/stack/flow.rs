@@ -277,6 +277,13 @@ impl Engine {
         }
     }
 
+    /// Nagle's rule holds nothing back while there is a hurry; afterwards as `options` say.
+    pub(crate) fn hurry(&mut self, on: bool, options: &FlowOptions) {
+        if let Some(socket) = self.socket_mut() {
+            socket.set_nagle_enabled(!on && !options.nodelay);
+        }
+    }
+
     /// Options that smoltcp itself knows.
     pub(crate) fn set_options(&mut self, options: &FlowOptions) {
         if let Some(socket) = self.socket_mut() {

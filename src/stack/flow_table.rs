@@ -86,6 +86,13 @@ impl Flags {
     pub(crate) const STIRRED: Self = Self(4096);
     /// It was given bytes since it was asked for segments: nobody need look whether it has some.
     pub(crate) const HANDED: Self = Self(8192);
+    /// It has or had urgent data.
+    pub(crate) const URGENT: Self = Self(16_384);
+
+    /// Both together; has(it) asks for any of the two.
+    pub(crate) const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 
     /// It lies with this lcore although its hash leads to another one; see `steering.rs`.
     pub(crate) const GUEST: Self = Self(16_384);

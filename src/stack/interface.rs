@@ -17,6 +17,7 @@ use super::counters::StackCounters;
 use super::frame::{ETHERTYPE_IPV4, EthernetHeader, PROTOCOL_TCP, put_word};
 use super::loopback::Loopback;
 use super::tracker::{Meter, Track};
+use super::urgent;
 use crate::device::{TxMeta, TxQueue};
 use crate::time::Instant;
 
@@ -131,6 +132,8 @@ pub(crate) struct Wire<'a, 'b> {
     pub(crate) looped: bool,
     /// Time of the call.
     pub(crate) now: Instant,
+    /// The sequence number behind the urgent byte that the flow sends.
+    pub(crate) urgent: Option<u32>,
     /// Segments sent by the call.
     pub(crate) sent: usize,
     /// The frame that is being written is to be cut into segments with this much payload; 0 = it is not.
@@ -160,6 +163,10 @@ impl Wire<'_, '_> {
             .header(self.mac, ETHERTYPE_IPV4)
             .emit(header)
             .and_then(|_| self.meter.on_sent(self.track, packet, self.now))
+            .and_then(|()| match self.urgent {
+                Some(end) => urgent::point(packet, end),
+                None => Some(()),
+            })
             .and_then(|()| seal(packet, offload));
         if finished.is_some() {
             queue.commit(

@@ -39,13 +39,16 @@ pub mod segment;
 pub mod siphash;
 #[allow(clippy::module_inception)] // it holds the type of that name
 mod stack;
+mod stall;
 pub mod steering;
+mod stretch_ack;
 mod sweep;
 #[cfg(test)]
 mod tests;
 pub mod time_wait;
 pub mod timer_wheel;
 mod tracker;
+mod urgent;
 mod view;
 mod watchdog;
 
@@ -53,4 +56,5 @@ pub use api::*;
 pub use counters::StackCounters;
 pub use listener::Waiting;
 pub use stack::{Close, Stack};
+pub use urgent::UrgentMark;
 pub use view::{FlowView, ListenerView, RestView, Slice, Stage};

@@ -12,6 +12,7 @@ use super::changes::{Changes, forget};
 use super::counters::StackCounters;
 use super::demux::{self, Class, FlowKey, Rules};
 use super::flow_table::{Flags, FlowTable, Phase};
+use super::input::unsent;
 use super::interface::{Interfaces, Outlet, Station};
 use super::listener::{Listener, ListenerTable, Waiting};
 use super::loopback::Loopback;
@@ -19,10 +20,12 @@ use super::neighbor::NeighborTable;
 use super::port_alloc::PortAllocator;
 use super::rate_limit::RateLimit;
 use super::route::RouteTable;
+use super::stall::Stall;
 use super::steering::{Place, Steering};
 use super::sweep::Sweep;
 use super::time_wait::TimeWaitTable;
 use super::timer_wheel::TimerWheel;
+use super::urgent::UrgentTable;
 use crate::device::frame::LINK_HEADER_BYTES;
 use crate::device::{BURST_MAX, RxMeta, TxQueue};
 use crate::errno::Errno;
@@ -61,8 +64,12 @@ pub struct Stack {
     pub(crate) looped: Loopback,
     /// Flows that want to be asked for segments.
     pub(crate) dirty: VecDeque<u32>,
+    /// Set while the port takes nothing.
+    pub(crate) stall: Stall,
     /// Flows that wait for the MAC address of a next hop.
     pub(crate) unresolved: HashMap<Ipv4Addr, Vec<FlowId>>,
+    /// Flows with urgent data.
+    pub(crate) urgent: UrgentTable,
     /// The burst being processed: classes and the flows that were found.
     pub(crate) burst: Vec<(Class, Option<u32>)>,
     /// See [`Stack::prefetch_from`].
@@ -130,7 +137,9 @@ impl Stack {
             changes: Changes::default(),
             looped: Loopback::default(),
             dirty: VecDeque::new(),
+            stall: Stall::default(),
             unresolved: HashMap::new(),
+            urgent: UrgentTable::default(),
             burst: Vec::with_capacity(BURST_MAX),
             prefetch_from: PREFETCH_FROM,
             due: Vec::new(),
@@ -287,7 +296,17 @@ impl Stack {
             cold.options = *options;
             cold.meter.tos = options.tos;
             hot.engine.set_options(options);
+            if self.urgent.sending(hot.flags, index).is_some() {
+                hot.engine.hurry(true, options);
+            }
             self.mark_dirty(index);
+        }
+    }
+
+    /// Changes what a listener's flows start with; those under way keep what they have.
+    pub fn set_listener_options(&mut self, id: ListenerId, options: &FlowOptions) {
+        if let Some(listener) = self.listeners.at_mut(id) {
+            listener.options = *options;
         }
     }
 
@@ -329,6 +348,9 @@ impl Stack {
             srtt_us: cold.meter.srtt_us,
             retransmits: cold.meter.retransmits,
             mss: cold.meter.mss,
+            urgent: self.urgent.received(hot.flags, index),
+            soft_error: cold.soft_error.filter(|_| cold.options.receive_errors),
+            unsent: unsent(hot, cold),
         })
     }
 
@@ -355,10 +377,12 @@ impl Stack {
     /// When [`Stack::expire`] or [`Stack::transmit`] must be called next at the latest; None = when a frame comes.
     #[must_use]
     pub fn next_timer(&self) -> Option<Instant> {
-        if !self.dirty.is_empty() || self.looped.len() > 0 {
+        if self.looped.len() > 0 {
             return Some(Instant::ZERO);
         }
+        let dirty = (!self.dirty.is_empty()).then_some(Instant::ZERO);
         [
+            dirty,
             self.wheel.next_due(),
             self.neighbors.next_due(),
             self.time_wait.next_due(),
@@ -367,6 +391,7 @@ impl Stack {
         .into_iter()
         .flatten()
         .min()
+        .map(|due| self.stall.delays(due))
     }
 
     /// Puts a flow into the dirty list, once.

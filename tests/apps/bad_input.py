@@ -6,8 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 
+from folder import work_folder
 from harness import ROOT, main
 
 GOOD = '{"interface": {"vdevs": ["knet_unix,path=WIRE"], "ip": "10.77.0.1", "netmask": "255.255.255.0"}}'
@@ -41,7 +41,7 @@ except OSError as error:
 class Context:
     def __init__(self):
         self.processes = []
-        self.folder = tempfile.mkdtemp(prefix="knet-bad-")
+        self.folder = work_folder("bad")
         build = os.path.join(ROOT, "target", os.environ.get("KNET_BUILD", "release"))
         if not os.path.exists(os.path.join(build, "libknet_frame.so")):
             build = os.path.join(ROOT, "target", "debug")

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 
+from folder import work_folder
 from harness import CLIENT, ROOT, SERVER, Lab, leave_the_network
 
 SOURCES = os.path.join(ROOT, "tests", "conformance")
@@ -285,7 +286,7 @@ def main():
             wanted.setdefault(family, []).extend([case] if case else [])
     report = Report()
     leave_the_network()
-    folder = tempfile.mkdtemp(prefix="knet-conformance-")
+    folder = work_folder("conformance")
     try:
         programs = build(folder)
         if wanted:

@@ -12,11 +12,11 @@ import os
 import random
 import shutil
 import sys
-import tempfile
 import time
 
 import grammar
 import script
+from folder import work_folder
 
 BATCH = 160
 JOBS = 16
@@ -152,7 +152,7 @@ def main():
         print(f"SKIP fuzz::all: {reason}")
         return
     seconds = words.seconds if words.seconds or words.count else float(os.environ.get("KNET_TEST_LONG") == "1") * 600 or 35
-    folder = tempfile.mkdtemp(prefix="knet-fuzz-")
+    folder = work_folder("fuzz")
     try:
         program = script.build(folder)
         with script.laboratory(program) as lab:

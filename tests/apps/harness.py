@@ -9,10 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
+
+from folder import own, sweep, work_folder
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LAB = os.path.join(ROOT, "scripts", "lab.sh")
@@ -55,9 +56,29 @@ def wait_for(what, condition, seconds=10.0):
 
 def apart():
     """The next labs lie in a folder of their own, so that its mode may be changed."""
-    folder = tempfile.mkdtemp(prefix="knet-labs-")
+    folder = work_folder("labs", remove_labs)
     os.environ["KNET_LAB_DIR"] = folder
     atexit.register(shutil.rmtree, folder, True)
+
+
+def labs():
+    """The folder in which lab.sh keeps what it knows of each lab."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "/tmp")
+    return os.environ.get("KNET_LAB_DIR") or os.path.join(base, f"knet-lab-{os.getuid()}")
+
+
+def remove_lab(state):
+    """Takes down a lab whose runner is dead: its programs, namespaces and folder."""
+    subprocess.run([LAB, "down", "--name", os.path.basename(state)], check=False, timeout=60, stdout=subprocess.DEVNULL,
+                   env={**os.environ, "KNET_LAB_DIR": os.path.dirname(state)})
+
+
+def remove_labs(folder):
+    """As `remove_lab`, for a folder of labs that belonged to one runner."""
+    for name in os.listdir(folder):
+        if os.path.isfile(os.path.join(folder, name, "device")):
+            remove_lab(os.path.join(folder, name))
+    shutil.rmtree(folder)
 
 
 # Labs that are up: taken down also when a test's set-up fails or the run is told to end.
@@ -77,7 +98,8 @@ class Lab:
     def __init__(self, device="af_packet", **options):
         self.name = f"t{os.getpid()}" + f"-{len(_up)}" * bool(_up)
         self.device = device
-        self.work = tempfile.mkdtemp(prefix="knet-test-")
+        sweep(labs(), "t", remove_lab)
+        self.work = work_folder("test")
         self.processes = []
         # KNET_TEST_PROGRESS=inline runs any family with the program's own threads at the loop.
         if "KNET_TEST_PROGRESS" in os.environ:
@@ -85,11 +107,8 @@ class Lab:
         extra = [part for key, value in options.items() for part in (f"--{key}", str(value))]
         _up.append(self)
         self.run("up", "--device", device, *extra)
-        self.state = os.path.join(
-            os.environ.get("KNET_LAB_DIR")
-            or os.path.join(os.environ.get("XDG_RUNTIME_DIR", "/tmp"), f"knet-lab-{os.getuid()}"),
-            self.name,
-        )
+        self.state = os.path.join(labs(), self.name)
+        own(self.state)
         if ON_THE_KERNEL:
             subprocess.run(["ip", "-n", f"knet-{self.name}-s", "addr", "add", f"{SERVER}/24", "dev", "veth0"], check=True)
 

@@ -14,8 +14,8 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 
+from folder import work_folder
 from harness import ROOT, leave_the_network, main
 
 CLONE_NEWNS = 0x00020000
@@ -81,7 +81,7 @@ class Place:
             raise OSError(ctypes.get_errno(), "unshare: needs root")
         run("mount", "--make-rprivate", "/")
         leave_the_network()
-        self.work = tempfile.mkdtemp(prefix="knet-package-")
+        self.work = work_folder("package")
         # An overlay's layers may not lie in each other.
         run("mount", "-t", "tmpfs", "-o", "size=2g", "tmpfs", self.work)
         self.rpms, self.debs = [], []

@@ -6,8 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 
+from folder import work_folder
 from harness import ROOT, main
 
 LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib")
@@ -46,7 +46,7 @@ def library(name):
 class Context:
     def __init__(self):
         self.processes = []
-        self.folder = tempfile.mkdtemp(prefix="knet-preload-")
+        self.folder = work_folder("preload")
         self.run_dir = os.path.join(self.folder, "run")
         os.mkdir(self.run_dir, 0o700)
         kinds = (os.environ.get("KNET_BUILD", "release"), "debug")

@@ -11,10 +11,10 @@ usage: scripts.py [--kernel] [--bless] [FAMILY[::CASE]...]
 import os
 import shutil
 import sys
-import tempfile
 
 import compatibility
 import script
+from folder import work_folder
 
 ATTEMPTS = (3_000, 30_000, 300_000)  # us that bytes may travel; the longest time decides
 
@@ -105,7 +105,7 @@ def main():
         return
     families = script.read_all()
     cases = chosen(families, words)
-    folder = tempfile.mkdtemp(prefix="knet-scripts-")
+    folder = work_folder("scripts")
     try:
         program = script.build(folder)
         if "--bless" in sys.argv:

@@ -7,14 +7,16 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
-from harness import ROOT, main, wait_for
+from folder import work_folder
+from harness import ROOT, labs, main, wait_for
 
 DEPS = os.path.join(ROOT, "scripts", "deps.sh")
 # What scripts need of a system beside the commands that they look for.
-TOOLS = "bash sh awk basename cat cut dirname env false grep head ls mkdir mktemp rm sed sort tail tr true".split()
+TOOLS = "bash sh awk basename cat chmod cut dirname env false grep head ls mkdir mktemp mv rm sed sort tail tr true".split()
 # Names that Fedora 40 and openEuler 24.03 have packages by; the first of a need that is known is taken.
 KNOWN = set("""binutils busybox patch cargo cpio kmod clang-devel clippy curl dpdk dpdk-devel dpdk-tools dpkg-dev ethtool gcc gdb git git-core glibc-devel golang
 gperftools-libs haproxy httpd-tools iperf3 iproute iputils java-17-openjdk-devel jemalloc ksh libcap libseccomp
@@ -30,7 +32,7 @@ class Machine:
 
     def __init__(self):
         self.processes = []
-        self.folder = tempfile.mkdtemp(prefix="knet-shell-")
+        self.folder = work_folder("shell")
         self.lines = os.path.join(self.folder, "dnf.log")
 
     def dnf(self, known, cargo=None):
@@ -42,11 +44,25 @@ class Machine:
         answers = "\n".join(f"    {name}) exit 0 ;;" for name in sorted(known))
         self.script(path, "dnf", f'echo "$*" >>{self.lines}\ncase $2 in list) case $3 in\n{answers}\n    esac; exit 1 ;; esac\nexit 0')
         self.script(path, "id", "echo 0")
-        if cargo:
-            self.script(path, "cargo", f'echo "cargo {cargo} (of the test)"')
+        self.cargo(path, cargo)
         if os.path.exists(self.lines):
             os.unlink(self.lines)
         return {"PATH": path, "HOME": self.folder, "CARGO_HOME": os.path.join(self.folder, "none")}
+
+    def apt(self, removes):
+        """An apt-get that would remove a package for each of some that are asked for."""
+        environment = self.dnf(set(), "1.99.0")
+        path = environment["PATH"]
+        os.unlink(os.path.join(path, "dnf"))
+        removals = "\n".join(f"    {name}) echo 'Remv {gone} [1:10.0]' ;;" for name, gone in removes.items())
+        self.script(path, "apt-get", f'echo "$*" >>{self.lines}\ncase " $* " in *" -s "*) for word in "$@"; do case $word in\n'
+                                     f"{removals}\n    esac; done ;; esac\nexit 0")
+        self.script(path, "apt-cache", "echo '  Candidate: 1.0'")
+        return environment
+
+    def cargo(self, path, cargo):
+        if cargo:
+            self.script(path, "cargo", f'echo "cargo {cargo} (of the test)"')
 
     @staticmethod
     def script(folder, name, text):
@@ -106,6 +122,21 @@ def a_cargo_that_is_too_old_is_one_line(machine):
         assert re.search(rf"no cargo of version [\d.]+ or newer is here \(found: {found}", result.stdout), result.stdout
 
 
+def apt_removes_nothing(machine):
+    if os.geteuid() != 0:
+        return "needs root: services are kept from starting by a file of the system"
+    environment = machine.apt({"gdb": "gdb-minimal", "strace": "strace-backport"})
+    result = subprocess.run(["bash", DEPS, "test"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    with open(machine.lines, encoding="ascii") as file:
+        asked = [line.split() for line in file]
+    assert "left out: gdb, which would remove gdb-minimal (take it from where that came)" in result.stdout, result.stdout
+    (done,) = [words for words in asked if "-y" in words]
+    assert "--no-remove" in done and "valgrind" in done and not {"gdb", "strace"} & set(done), done
+    # What needs them is skipped, and the rest goes on.
+    assert result.returncode == 0, result.stdout
+    return None
+
+
 def without_root(machine):
     environment = machine.dnf(KNOWN, "1.99.0")
     Machine.script(environment["PATH"], "id", "echo 1000")
@@ -113,13 +144,61 @@ def without_root(machine):
     assert result.returncode != 0 and "run as root to install" in result.stdout and "gcc" in result.stdout, result.stdout
 
 
+def the_folders_of_the_dead_go_and_those_of_the_living_stay(machine):
+    base = os.path.join(machine.folder, "tmp")
+    os.mkdir(base)
+    code = {
+        "python": "from folder import work_folder; print(work_folder('kind'), flush=True); import time; time.sleep(60)",
+        "bash": f". {ROOT}/scripts/folder.sh; knet_folder kind; echo $knet_work; read -r _",
+    }
+    for language, text in code.items():
+        def start():
+            command = [sys.executable, "-c", text] if language == "python" else ["bash", "-c", text]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=os.path.join(ROOT, "tests", "apps"),
+                                       env={**os.environ, "TMPDIR": base})
+            return process, process.stdout.readline().strip()
+
+        (first, dead), (second, living) = start(), start()
+        assert os.path.isdir(dead) and os.path.isdir(living), (language, dead, living)
+        others = os.path.join(base, "knet-kind-others" if language == "python" else "knet-kind.others")
+        os.mkdir(others)
+        first.kill()
+        first.wait()
+        third, _ = start()
+        assert not os.path.exists(dead) and os.path.isdir(living) and os.path.isdir(others), language
+        for process in (second, third):
+            process.kill()
+            process.wait()
+
+
+def a_killed_runner_s_lab_is_taken_down_by_the_next(machine):
+    """No privilege: two hosts over a unix socket."""
+    base = os.path.join(machine.folder, "runners")
+    os.mkdir(base)
+    holds = ("from harness import Lab; lab = Lab(device='unix'); p = lab.start('server', 'sleep', '60'); print(lab.state, p.pid, lab.work,"
+             " flush=True); p.wait()")
+
+    def start(code):
+        return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=os.path.join(ROOT, "tests", "apps"),
+                                env={**os.environ, "TMPDIR": base, "KNET_LAB_DIR": os.path.join(base, "labs")})
+
+    first = start(holds)
+    state, pid, work = first.stdout.readline().split()
+    first.kill()
+    first.wait()
+    assert os.path.isdir(state) and os.path.isdir(work) and os.path.isdir(f"/proc/{pid}")
+    second = start("from harness import Lab; Lab(device='unix').close()")
+    assert second.wait(60) == 0
+    assert not os.path.exists(state) and not os.path.exists(work)
+    wait_for("its program has ended", lambda: not os.path.isdir(f"/proc/{pid}"))
+
+
 def ours():
     """What a demo may leave: namespaces, labs, processes of ours, folders."""
     spaces = subprocess.run(["ip", "netns", "list"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    labs = os.path.join(os.environ.get("KNET_LAB_DIR") or os.path.join(os.environ.get("XDG_RUNTIME_DIR", "/tmp"), f"knet-lab-{os.getuid()}"))
     return (
         {line.split()[0] for line in spaces.splitlines() if "knet-demo" in line}
-        | {name for name in (os.listdir(labs) if os.path.isdir(labs) else []) if name.startswith("demo-")}
+        | {name for name in (os.listdir(labs()) if os.path.isdir(labs()) else []) if name.startswith("demo-")}
     )
 
 
@@ -159,19 +238,20 @@ def the_demo_prints_its_table_and_writes_it(machine):
         return reason
     path = os.path.join(machine.folder, "demo.json")
     demo = Demo("--requests", "4000", "--json", path)
-    assert demo.process.wait(180) == 0, demo.text()
+    assert demo.process.wait(300) == 0, demo.text()
     text = demo.text()
-    for words in ("redis-server on the kernel", "redis-server under the shim", "kernel: 50 clients", "knet: 1000 clients"):
+    for words in ("redis-server on the kernel", "redis-server under the shim, dedicated", "redis-server under the shim, both",
+                  "kernel: 50 clients", "inline: 1000 clients"):
         assert words in text, (words, text)
     with open(path, encoding="ascii") as file:
         told = json.load(file)
-    assert list(told) == ["rows"] and [(row["test"], row["clients"]) for row in told["rows"]] == [
-        ("SET", 50), ("GET", 50), ("SET", 1000), ("GET", 1000)], told
+    assert list(told) == ["rows"] and [(row["mode"], row["test"], row["clients"]) for row in told["rows"]] == [
+        (mode, test, clients) for mode in ("dedicated", "inline", "both") for clients in (50, 1000) for test in ("SET", "GET")], told
     for row in told["rows"]:
-        assert set(row) == {"test", "clients", "kernel_rps", "knet_rps", "ratio", "served_by_stack"}, row
+        assert set(row) == {"mode", "test", "clients", "kernel_rps", "knet_rps", "ratio", "served_by_stack"}, row
         assert row["kernel_rps"] > 0 and row["knet_rps"] > 0 and row["served_by_stack"] == 1, row
         assert abs(row["ratio"] - row["knet_rps"] / row["kernel_rps"]) < 0.01, row
-    assert len(re.findall(r"^(?:SET|GET) +(?:50|1000) .* 100%$", text, re.MULTILINE)) == 4, text
+    assert len(re.findall(r"^(?:dedicated|inline|both) +(?:SET|GET) +(?:50|1000) .* 100%$", text, re.MULTILINE)) == 12, text
     wait_for("nothing is left", lambda: not ours())
     return None
 
@@ -180,9 +260,11 @@ def the_demo_leaves_nothing_when_it_is_stopped(_machine):
     """By Ctrl-C, which the whole group gets, at every stage of it."""
     if reason := needs_root():
         return reason
-    for words in ("building the release", "redis-server on the kernel", "kernel: 50 clients", "kernel: 1000 clients",
-                  "redis-server under the shim", "knet: 50 clients", "knet: 1000 clients"):
-        demo = Demo("--requests", "20000")
+    stages = [(words, "dedicated") for words in (
+        "building the release", "redis-server on the kernel", "kernel: 50 clients", "kernel: 1000 clients", "redis-server under the shim",
+        "dedicated: 50 clients", "dedicated: 1000 clients")]
+    for words, mode in [*stages, ("redis-server under the shim", "both"), ("both: 50 clients", "both")]:
+        demo = Demo("--requests", "20000", "--mode", mode)
         wait_for(words, lambda: words in demo.text() or demo.process.poll() is not None, 120)
         time.sleep(0.05)
         os.killpg(demo.process.pid, signal.SIGINT)
@@ -194,7 +276,8 @@ def the_demo_leaves_nothing_when_it_is_stopped(_machine):
 
 CASES = [
     every_need_has_a_package_of_dnf, dnf_is_asked_for_what_is_missing, a_package_that_dnf_does_not_know_is_one_line,
-    a_cargo_that_is_too_old_is_one_line, without_root, the_demo_prints_its_table_and_writes_it,
+    a_cargo_that_is_too_old_is_one_line, apt_removes_nothing, without_root, the_folders_of_the_dead_go_and_those_of_the_living_stay,
+    a_killed_runner_s_lab_is_taken_down_by_the_next, the_demo_prints_its_table_and_writes_it,
     the_demo_leaves_nothing_when_it_is_stopped,
 ]
 

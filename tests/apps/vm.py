@@ -4,16 +4,19 @@
 qemu emulates the machine (TCG), its IOMMU and the NICs; the kernel is Debian's, its system this machine's, read-only.
 The client is a kernel outside it, at the other end of a tap. Needs root."""
 
+import contextlib
 import glob
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 
+from folder import work_folder
 from harness import ROOT, main, wait_for
 
 PROFILE = os.environ.get("KNET_BUILD", "release")
@@ -83,6 +86,20 @@ def needed(modules, version):
     return order
 
 
+def remove_machine(work):
+    """Ends a machine whose runner is dead, by its namespace, in which nobody else is."""
+    namespace = os.path.join(work, "namespace")
+    if os.path.isfile(namespace):
+        with open(namespace, encoding="ascii") as file:
+            name = file.read()
+        if os.path.exists(f"/run/netns/{name}"):
+            for pid in run("ip", "netns", "pids", name).split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            run("ip", "netns", "del", name)
+    shutil.rmtree(work)
+
+
 class Machine:
     """A running virtual machine in a network namespace of its own, and what it has said."""
 
@@ -90,7 +107,7 @@ class Machine:
 
     def __init__(self):
         self.image = kernel()
-        self.work = tempfile.mkdtemp(prefix="knet-vm-")
+        self.work = work_folder("vm", remove_machine)
         self.namespace = f"knet-vm-{os.getpid()}"
         self.qemu = None
         self.lines = []
@@ -131,6 +148,8 @@ class Machine:
         with open(f"{tree}/modules", "w", encoding="ascii") as file:
             file.write("\n".join(map(os.path.basename, files)) + "\n")
         run("bash", "-c", f"cd {tree} && find . | cpio --quiet -o -H newc >{self.work}/initrd")
+        with open(os.path.join(self.work, "namespace"), "w", encoding="ascii") as file:
+            file.write(self.namespace)
         run("ip", "netns", "add", self.namespace)
         inside = lambda *words: run("ip", "-n", self.namespace, *words)
         inside("link", "set", "lo", "up")

@@ -43,8 +43,8 @@ def run(options, progress):
 class Redis(World):
     """A redis-server."""
 
-    def __init__(self, label, options, ends):
-        super().__init__(label, options, ends=ends)
+    def __init__(self, label, options, ends, **how):
+        super().__init__(label, options, ends=ends, **how)
         try:
             # The link is up and the peer's first ARP requests are over: what is measured is the server.
             time.sleep(1.2)

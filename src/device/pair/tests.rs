@@ -58,6 +58,7 @@ fn without_faults_every_frame_arrives_once_in_order_and_unchanged() {
         tx_frames: 10_000,
         rx_missed: 0,
         tx_dropped: 0,
+        ..PortStats::default()
     };
     assert_eq!((a.stats(), b.stats()), (expected, expected));
 }

@@ -155,6 +155,10 @@ unsafe extern "C" fn stats(out: *mut Stats) {
     out.dropped.rx_dropped_chained = 4;
     out.tx_errors = 8;
     out.dropped.tx_dropped_malformed = 16;
+    out.buffers = 32;
+    out.buffers_free = 31;
+    out.buffer_bytes = 64;
+    out.buffer_bytes_free = 62;
 }
 unsafe extern "C" fn link_up() -> i32 {
     1
@@ -357,6 +361,9 @@ fn facts_and_counters_are_translated() {
         (device.stats().rx_missed, device.stats().tx_dropped),
         (7, 24)
     );
+    let stats = device.stats();
+    assert_eq!((stats.buffers, stats.buffers_free), (32, 31));
+    assert_eq!((stats.buffer_bytes, stats.buffer_bytes_free), (64, 62));
     assert!(device.link_up());
 }
 

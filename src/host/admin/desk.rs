@@ -87,6 +87,16 @@ pub(in crate::host) struct Facts {
     pub(in crate::host) families: Vec<FamilyFact>,
 }
 
+impl Facts {
+    /// Bytes of the channel that have pages.
+    pub(in crate::host) fn channel_bytes(&self) -> u64 {
+        let families = self.families.iter();
+        families
+            .map(|family| family.segments.resident_bytes())
+            .sum()
+    }
+}
+
 /// The desk.
 #[derive(Debug)]
 pub(in crate::host) struct Desk {

@@ -91,6 +91,10 @@ fn port(stats: PortStats) -> Value {
         "tx_frames": stats.tx_frames,
         "rx_missed": stats.rx_missed,
         "tx_dropped": stats.tx_dropped,
+        "buffers": stats.buffers,
+        "buffers_free": stats.buffers_free,
+        "buffer_bytes": stats.buffer_bytes,
+        "buffer_bytes_free": stats.buffer_bytes_free,
     })
 }
 
@@ -157,10 +161,14 @@ fn stats(answer: &mut Answer, asker: &Asker) -> Result<(), Silent> {
     for one in &each {
         counted.add(one);
     }
+    let mut now = object(&counted.gauges);
+    if facts.open.is_some() {
+        now.insert("channel_bytes".to_owned(), json!(facts.channel_bytes()));
+    }
     let line = json!({
         "version": crate::BUILD_VERSION,
         "process": std::process::id(),
-        "now": object(&counted.gauges),
+        "now": now,
         "lcore": object(&counted.lcore),
         "stack": object(&counted.stack),
         "gpu": object(&counted.gpu),

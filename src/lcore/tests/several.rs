@@ -385,6 +385,26 @@ fn the_backlog_is_that_of_the_listener_whoever_receives() {
 }
 
 #[test]
+fn options_of_a_listener_are_those_of_all_its_connections() {
+    let mut lab = Lab::new(3);
+    let listener = lab.listen(64);
+    let cell = lab.server.program.cell(listener);
+    cell.option.ttl.store(33, Ordering::Relaxed);
+    cell.option.changed.fetch_add(1, Ordering::SeqCst);
+    lab.server.program.ring(listener);
+    lab.turn();
+    lab.turn();
+    let (_, into) = lab.connect(listener, 24);
+    for object in into {
+        let FlowKey { local, remote } = lab.server.key(object);
+        let lcore = lab.server.lcore_of(object) as usize;
+        let stack = &lab.server.lcores[lcore].stack;
+        let view = stack.view_one(lab.now, local, remote).unwrap();
+        assert_eq!(view.options.ttl, 33);
+    }
+}
+
+#[test]
 fn listen_is_answered_when_every_lcore_listens() {
     let mut lab = Lab::new(2);
     let listener = lab.server.program.claim();

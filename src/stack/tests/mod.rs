@@ -6,9 +6,11 @@ mod endings;
 mod guard;
 mod handshake;
 mod load;
+mod options;
 mod pair;
 mod peer;
 mod sweep;
+mod urgent;
 mod window;
 
 use core::net::Ipv4Addr;

@@ -6,7 +6,8 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::net::{RecvFlags, SendFlags};
 use serde_json::json;
 
-use super::commands::{self, OUTPUT_MAX};
+use super::commands;
+use super::rows::OUTPUT_MAX;
 use crate::errno::{Errno, Result};
 use crate::host::admin::Asker;
 

@@ -123,6 +123,15 @@ fn text(asker: &Asker) -> core::result::Result<String, Silent> {
         ] {
             add("counter", &format!("knet_port_{name}"), "_total", value);
         }
+        for (name, value) in [
+            ("channel_bytes", facts.channel_bytes()),
+            ("port_buffers", open.stats.buffers),
+            ("port_buffers_free", open.stats.buffers_free),
+            ("port_buffer_bytes", open.stats.buffer_bytes),
+            ("port_buffer_bytes_free", open.stats.buffer_bytes_free),
+        ] {
+            add("gauge", &format!("knet_{name}"), "", value);
+        }
         add("gauge", "knet_link_up", "", u64::from(open.up));
         lcores(&mut out, &each);
     }

@@ -7,10 +7,17 @@
 mod calendar;
 mod client;
 mod commands;
+mod epolls;
 mod listener;
+mod memory;
 mod metrics;
 mod names;
 mod persist;
+mod port;
+mod rows;
+mod sockets;
+mod statistics;
+mod whose;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

@@ -13,8 +13,8 @@ use rustix::fs::{FlockOperation, Mode};
 use serde_json::{Map, Value, json};
 
 use super::calendar::Moment;
-use super::commands::{self, filled, zeros};
-use super::names;
+use super::statistics::{self, filled};
+use super::{names, port};
 use crate::host::admin::Asker;
 use crate::host::admin::asker::Silent;
 use crate::time::Instant;
@@ -137,14 +137,14 @@ fn thin_out(folder: &Path) -> std::io::Result<()> {
 fn content(asker: &Asker) -> Result<String, Silent> {
     let facts = asker.facts()?;
     let counted = asker.counters()?;
-    let values = commands::values(&facts, &counted);
+    let values = statistics::values(&facts, &counted, asker)?;
     let group = |entries: &mut dyn Iterator<Item = (&'static str, u64)>| {
         // K-NET writes numbers with a fixed width, which no reader of JSON sees.
         entries
             .map(|(name, value)| (name.to_owned(), Value::from(value)))
             .collect::<Map<String, Value>>()
     };
-    let connections = commands::connections(None, &facts, asker)?;
+    let connections = statistics::connections(None, &facts, asker)?;
     let statistics = json!({
         "pid": std::process::id(),
         "date": "@",
@@ -152,11 +152,11 @@ fn content(asker: &Asker) -> Result<String, Silent> {
         "conn": group(&mut connections.into_iter()),
         "pkts": group(&mut filled(names::PACKETS, &values)),
         "abn": group(&mut filled(names::ABNORMAL, &values)),
-        "mem": group(&mut zeros(names::MEMORY)),
-        "pbuf": group(&mut zeros(names::BUFFERS)),
+        "mem": group(&mut filled(names::MEMORY, &values)),
+        "pbuf": group(&mut filled(names::BUFFERS, &values)),
     });
     let whole = json!({
-        "/ethdev/xstats/port0": commands::ethdev_xstats(&facts, &counted),
+        "/ethdev/xstats/port0": port::ethdev_xstats(&facts, &counted),
         "pstats0": statistics,
     });
     Ok(format!("{whole:#}\n"))
