@@ -208,7 +208,7 @@ impl Server {
         };
         if let Err(errno) = self.lcores.grow(lcores) {
             crate::error!(
-                "lcores={} wanted={lcores} errno={errno}",
+                "lcores={} wanted={lcores} event=not_made errno={errno}",
                 self.lcores.count()
             );
         }
