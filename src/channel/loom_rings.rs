@@ -6,7 +6,7 @@ use loom::thread;
 use super::accept_ring::Queue;
 use super::bitmap::Bitmap;
 use super::byte_ring::{self, Pending};
-use super::cell::{HostLine, ReadLine, WriteLine};
+use super::cell::{HostLine, QueueLine, ReadLine, WriteLine};
 use super::owner::Taken;
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
