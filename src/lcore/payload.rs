@@ -69,7 +69,7 @@ impl Work<'_> {
         else {
             return Verdict::Pass;
         };
-        let capacity = self.segments.layout().rx_ring_bytes;
+        let capacity = self.segments.layout().rx_bytes(object);
         let mut offset = record.rx_tail;
         // It fits: there is never more than a ring of it.
         let fresh = u32::try_from(facts.rx_total - offset).unwrap_or(capacity);
