@@ -181,6 +181,7 @@ t0() {
   cargo_tests "unit and architecture tests" 900 \
     cargo test --no-fail-fast --quiet --lib --bins $(integration) -- --show-output
   script_tests "documents" 120 tests/docs.py
+  script_tests "PTX of the GPU kernels" 180 scripts/ptx.py --check
   for file in bad_input preload conformance scripts fuzz mutants admin; do script_tests "$file" 600 "tests/apps/$file.py"; done
   script_tests "admin, the host inside" 300 env KNET_TEST_PROGRESS=inline tests/apps/admin.py
   cargo_tests "model checks (loom)" 600 \

@@ -80,6 +80,7 @@ fn may_use(module: &str, other: &str) -> bool {
 const MACROS: &[&str] = &[
     "error",
     "warn",
+    "log_line",
     "info",
     "debug",
     "counters",

@@ -41,8 +41,8 @@ impl PayloadKernel for Cipher {
         let [k, l] = to.port().to_be_bytes();
         let nonce = [a, b, c, d, e, f, g, h, i, j, k, l];
         let mut cipher = ChaCha20::new(&self.key.into(), &nonce.into());
-        // The block counter has 32 bits: behind 256 GiB there is no key stream, and nothing may leave as it is.
-        // A seek into the last block wraps the counter, and the cipher would begin anew without a word.
+        // Behind the key stream's end nothing may leave as it is. A seek into the last block would wrap the counter, and
+        // the cipher would begin anew without a word.
         let end = chunk.offset.checked_add(chunk.bytes.len() as u64);
         let done = end.is_some_and(|end| end <= STREAM_BYTES)
             && cipher.try_seek(chunk.offset).is_ok()
@@ -52,10 +52,14 @@ impl PayloadKernel for Cipher {
             ..Finding::NOTHING
         }
     }
+
+    fn device_params(&mut self) -> Result<Vec<u8>, String> {
+        Ok(self.key.to_vec())
+    }
 }
 
-/// Bytes of key stream: 2^32 blocks of 64 (RFC 8439 section 2.4).
-const STREAM_BYTES: u64 = 1 << 38;
+/// Bytes of key stream: 2^32 blocks of 64 (RFC 8439 section 2.4) but for the last one. `cuda/chacha20.cuh` has the same.
+const STREAM_BYTES: u64 = (1 << 38) - 64;
 
 #[cfg(test)]
 mod tests {
@@ -128,12 +132,17 @@ mod tests {
         let mut kernel = Cipher::new([1; 32]);
         let mut bytes = [0; 128];
         assert!(run(&mut kernel, &mut chunk((1 << 38) - 64, &mut bytes)).failed);
-        for back in 0..128 {
+        for back in 0..192 {
             assert!(
                 run(&mut kernel, &mut chunk((1 << 38) - back, &mut bytes)).failed,
                 "{back}"
             );
         }
-        assert!(!run(&mut kernel, &mut chunk((1 << 38) - 256, &mut bytes)).failed);
+        for back in 192..320 {
+            assert!(
+                !run(&mut kernel, &mut chunk((1 << 38) - back, &mut bytes)).failed,
+                "{back}"
+            );
+        }
     }
 }

@@ -11,13 +11,17 @@
 //! pattern    many literals at once, also across segments      stats     histogram and entropy
 //! chacha20   a stream cipher by stream offset                 crc32c    a digest
 //! mirror     copies of chosen chunks into a pcap file
+//! builtin    the kernels by what they need                    bench     those of the benchmark only
 //! ring       what the host and a GPU kernel share, byte for byte
+//! ptx        the kernels as a GPU's driver takes them; their source is cuda/
 //! ```
 //!
 //! *Attach points.* `stream`: received bytes when they are in order and before the program is told of them, sent bytes
 //! before TCP takes them; each byte passes once, whatever is lost or sent again. `packet`: the payload of each segment
 //! on the wire, behind the checksum check, ahead of TCP; a segment that is sent again passes again.
 
+mod bench;
+mod builtin;
 mod chacha20;
 mod chunk;
 mod counters;
@@ -26,10 +30,12 @@ mod kernel;
 mod mirror;
 mod pattern;
 mod pipeline;
+pub mod ptx;
 pub mod ring;
 mod stage;
 mod stats;
 
+pub use builtin::Builtin;
 pub use chunk::{Chunk, Direction, Ends};
 pub use counters::StageCounters;
 pub use kernel::{Finding, KernelState, PayloadKernel};

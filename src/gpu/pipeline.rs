@@ -3,14 +3,11 @@
 use core::net::Ipv4Addr;
 use std::path::Path;
 
-use super::chacha20::Cipher;
+use super::builtin::Builtin;
 use super::chunk::{Direction, Ends};
-use super::crc32c::Crc32c;
 use super::kernel::PayloadKernel;
 use super::mirror::Mirror;
-use super::pattern::{self, Pattern};
 use super::stage::{PacketStage, StreamStage};
-use super::stats::Stats;
 use crate::config::is_inside;
 use crate::config::payload::{Attach, Gpu, Kernel, OnMatch, PayloadRule};
 
@@ -140,7 +137,7 @@ type MakeMirror<'a> = &'a dyn Fn(&str) -> std::io::Result<Action>;
 
 fn load(rule: &PayloadRule, mirror: MakeMirror<'_>) -> Result<Rule, String> {
     let mut action = Action::Pass;
-    let kernel: Box<dyn PayloadKernel> = match &rule.kernel {
+    let builtin = match &rule.kernel {
         Kernel::Pattern { file, on_match } => {
             action = match on_match {
                 OnMatch::Pass => Action::Pass,
@@ -153,21 +150,21 @@ fn load(rule: &PayloadRule, mirror: MakeMirror<'_>) -> Result<Rule, String> {
             };
             let text = read(file, RULES_FILE_BYTES_MAX)
                 .map_err(|error| format!("patterns_file {file}: {error}"))?;
-            let rules = pattern::parse(&text)
-                .map_err(|faults| format!("patterns_file {file}: {}", faults.join(", ")))?;
-            Box::new(
-                Pattern::new(&rules).map_err(|error| format!("patterns_file {file}: {error}"))?,
-            )
+            Builtin::Pattern(text)
         }
-        Kernel::Stats => Box::new(Stats::default()),
+        Kernel::Stats => Builtin::Stats,
         Kernel::Chacha20 { key_file } => {
             let key = read(key_file, KEY_FILE_BYTES_MAX)
                 .and_then(|text| key(&text))
                 .map_err(|error| format!("key_file {key_file}: {error}"))?;
-            Box::new(Cipher::new(key))
+            Builtin::Chacha20(key)
         }
-        Kernel::Crc32c => Box::new(Crc32c::default()),
+        Kernel::Crc32c => Builtin::Crc32c,
     };
+    let kernel = builtin.build().map_err(|error| match &rule.kernel {
+        Kernel::Pattern { file, .. } => format!("patterns_file {file}: {error}"),
+        _ => error,
+    })?;
     Ok(Rule {
         kernel,
         action,

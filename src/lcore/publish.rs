@@ -51,6 +51,7 @@ impl Work<'_> {
             &cell.fact.remote_address,
             &cell.fact.remote_port,
         );
+        let tx_ring_bytes = self.segments.layout().tx_ring_bytes;
         let position = self
             .records
             .at(listener_object)
@@ -67,6 +68,8 @@ impl Work<'_> {
             }),
             ..Record::default()
         };
+        record.note_options(cell, tx_ring_bytes);
+        cell.host.flags.store(record.flags, Ordering::Release);
         *self.busy += 1;
         self.shared.memory.make_known(self.owner, object);
         self.shared.stack.set_token(flow, self.token(object));
@@ -205,6 +208,9 @@ impl Work<'_> {
             }
             let record = self.records.at_mut(object)?;
             record.rx_tail = facts.rx_total;
+            if record.stamped {
+                cell.fact.arrived_ns.store(wall_clock(), Ordering::Relaxed);
+            }
             // Release: the bytes before it are in the ring.
             cell.host.rx_tail.store(facts.rx_total, Ordering::Release);
             news = Some(News::Arrived);
@@ -228,6 +234,14 @@ impl Work<'_> {
                 .store(errno_number(errno), Ordering::Release);
             news = Some(News::State);
         }
+        let soft = facts.soft_error.map_or(0, errno_number);
+        if soft != record.soft_error {
+            record.soft_error = soft;
+            if soft != 0 {
+                cell.host.error.store(soft, Ordering::Release);
+                news = Some(News::State);
+            }
+        }
         // After the positions: a FIN seen is behind all its bytes.
         let flags = record.flags | flags_of(facts);
         if flags != record.flags {
@@ -250,8 +264,21 @@ impl Work<'_> {
         fact.srtt_us.store(facts.srtt_us, Ordering::Relaxed);
         fact.retransmits.store(facts.retransmits, Ordering::Relaxed);
         fact.mss.store(u32::from(facts.mss), Ordering::Relaxed);
+        fact.unsent.store(facts.unsent, Ordering::Relaxed);
         news
     }
+}
+
+/// The time that SO_TIMESTAMP tells, in nanoseconds since 1970; never 0.
+#[cold]
+fn wall_clock() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
+    seconds
+        .saturating_mul(1_000_000_000)
+        .saturating_add(nanos)
+        .max(1)
 }
 
 /// Steps over an urgent byte that nobody took, where reading stands before it and a newer one came (Linux tcp_check_urg).

@@ -32,6 +32,7 @@ impl Work<'_> {
             return self.broken(object, flow);
         }
         let mut head = record.tx_head;
+        let mut held = false;
         let empty = loop {
             let range = match byte_ring::pending(&cell.write, head, backed.min(capacity), capacity)
             {
@@ -49,7 +50,15 @@ impl Work<'_> {
                 break true;
             }
             self.mark(object, flow, cell);
-            let (taken, verdict) = self.send(object, flow, head, range);
+            let mut want = range.len();
+            if record.corked || cell.write.more.load(Ordering::Relaxed) != 0 {
+                want = self.unheld(object, flow, cell, head, want);
+                held = want < range.len();
+                if want == 0 {
+                    break false;
+                }
+            }
+            let (taken, verdict) = self.send(object, flow, head, range, want);
             if verdict == Verdict::Reset {
                 return self.denied(object, cell, flow);
             }
@@ -58,6 +67,9 @@ impl Work<'_> {
                 break false;
             }
         };
+        if held || record.held_until.is_some() {
+            self.note_held(object, held);
+        }
         if head != record.tx_head {
             self.shared.latency.pulled();
             // Release: the bytes before it are copied out.
@@ -87,6 +99,8 @@ impl Work<'_> {
             && record.urgent != end
         {
             record.urgent = end;
+            // Nothing up to it waits (tcp_nagle_test).
+            record.released = record.released.max(end);
             self.shared.stack.mark_urgent(flow, end);
         }
     }
@@ -111,15 +125,22 @@ impl Work<'_> {
         }
     }
 
-    /// Hands bytes from stream offset `head` on to the stack, as far as it takes them.
-    fn send(&mut self, object: u32, flow: FlowId, head: u64, range: Range) -> (usize, Verdict) {
+    /// Hands `want` bytes at most from stream offset `head` on to the stack, as far as it takes them.
+    fn send(
+        &mut self,
+        object: u32,
+        flow: FlowId,
+        head: u64,
+        range: Range,
+        want: u32,
+    ) -> (usize, Verdict) {
         let control = &self.segments.control;
         let mut from = Cursor { range, done: 0 };
         let Shared { stack, stage, .. } = &mut self.shared;
         let mut judge = stage
             .as_deref_mut()
             .and_then(|stage| Some(Judge::new(stage, flow, &stack.facts(flow)?, head)));
-        let taken = stack.send_with(self.now, flow, range.len() as usize, &mut |to| {
+        let taken = stack.send_with(self.now, flow, want as usize, &mut |to| {
             from.fill(control, object, to);
             if let Some(judge) = &mut judge {
                 judge.sent(to);

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::clock::Clock;
 use super::counters::LcoreCounters;
 use super::family::{Family, Shared};
+use super::held::Held;
 use super::idle::{self, Idle, IdleConfig, Next};
 use super::latency::Latency;
 use super::look::{Counted, LOOK_PLACES, Look, Seen};
@@ -125,6 +126,7 @@ pub struct Lcore {
     resets: Vec<Ends>,
     clock: Clock,
     latency: Latency,
+    held: Held,
     idle: Idle,
     somaxconn: u32,
     stopped: bool,
@@ -168,6 +170,7 @@ impl Lcore {
             resets: Vec::new(),
             clock: Clock::new(config.now),
             latency: Latency::default(),
+            held: Held::default(),
             idle: Idle::new(config.idle, config.shares_cpu, config.now),
             somaxconn: config.somaxconn,
             stopped: false,
@@ -196,6 +199,7 @@ impl Lcore {
         let now = self.clock.now();
         let mut work = self.receive(now);
         work += self.commands(now);
+        work += self.release(now);
         work += self.stack.expire(now, &mut self.memory, self.tx.as_mut());
         // The program works on what came while the answers of others leave: a burst to the kernel takes its time.
         work += self.publish(now);
@@ -272,6 +276,18 @@ impl Lcore {
         work
     }
 
+    /// Lets go of bytes that were held back for long enough.
+    fn release(&mut self, now: Instant) -> usize {
+        let mut work = 0;
+        while let Some(Token { owner, object }) = self.held.pop(now) {
+            self.with(owner.0 as usize, |family, shared| {
+                family.work(now, shared).release_held(object);
+            });
+            work += 1;
+        }
+        work
+    }
+
     /// Runs `act` on the family at `place` with everything else of the lcore.
     fn with<T>(
         &mut self,
@@ -285,6 +301,7 @@ impl Lcore {
             tx: self.tx.as_mut(),
             counters: &self.status.counters,
             latency: &mut self.latency,
+            held: &mut self.held,
             stage: self.stage.as_mut(),
             somaxconn: self.somaxconn,
         };
@@ -557,7 +574,11 @@ impl Lcore {
     /// How long there is nothing to do; None = no timer runs.
     fn rest_limit(&self) -> Option<Duration> {
         let now = self.clock.now();
-        let due = [self.stack.next_timer(), self.rx.next_due()];
+        let due = [
+            self.stack.next_timer(),
+            self.rx.next_due(),
+            self.held.next_due(),
+        ];
         due.into_iter().flatten().min().map(|due| due.since(now))
     }
 
@@ -568,7 +589,7 @@ impl Lcore {
             Ok(true) => self.mailbox.drain(),
             Ok(false) => {}
             // Then it polls: slower for others, but nothing is lost.
-            Err(errno) => crate::error!("lcore cannot sleep errno={errno}"),
+            Err(errno) => crate::error!("event=no_sleep errno={errno}"),
         }
         let passed = time::monotonic().since(began);
         limit.map_or(passed, |limit| limit.min(passed))

@@ -9,7 +9,7 @@ use super::drop_reason::DropReason;
 use super::flow::Panicked;
 use super::flow_table::{Cold, Flags, Hot, Phase};
 use super::frame::Checksums;
-use super::guard::{Action, Trim, View, is_expected, judge, refresh_ack, trim};
+use super::guard::{Action, Trim, View, is_expected, judge, refresh_ack, strip_syn, trim};
 use super::interface::{Interface, Outlet, Wire, seal};
 use super::life::is_in;
 use super::listener::Listener;
@@ -161,13 +161,21 @@ impl Stack {
         mut frame: TcpFrame,
         index: u32,
     ) {
-        let Some(view) = self.view(index) else { return };
+        let Some(view) = self.view(io.now, index) else {
+            return;
+        };
         match judge(&view, &frame) {
             Action::Pass => {}
             Action::Ignore => return self.counters.rx_segments_ignored.raise(),
             Action::SynAckAgain => return self.resend_syn_ack(io, index),
             Action::Challenge => return self.challenge(io, index),
             Action::QueueFull => return self.counters.ack_dropped_accept_queue_full.raise(),
+            Action::Defer => return self.counters.acks_deferred.raise(),
+            Action::WithoutSyn => {
+                if !strip_syn(bytes, &mut frame) {
+                    return;
+                }
+            }
             Action::Forget => {
                 self.counters.flows_reset_half_open.raise();
                 return self.free(io, index);
@@ -251,10 +259,11 @@ impl Stack {
     }
 
     /// What the guard must know of a flow.
-    pub(crate) fn view(&self, index: u32) -> Option<View> {
+    pub(crate) fn view(&self, now: Instant, index: u32) -> Option<View> {
         let (hot, cold) = self.table.look(index)?;
         let passive = !hot.flags.has(Flags::ACTIVE);
-        let queue_full = hot.phase == Phase::HalfOpen
+        let half_open = hot.phase == Phase::HalfOpen;
+        let queue_full = half_open
             && cold
                 .listener
                 .and_then(|id| self.listeners.at(id))
@@ -264,6 +273,8 @@ impl Stack {
             passive,
             syn_sent: cold.meter.syns > 0,
             queue_full,
+            defers: half_open && is_deferred(now, cold),
+            min_ttl: cold.options.min_ttl,
             irs: hot.track.irs,
             rcv_nxt: rcv_nxt(hot, cold),
             edge: hot.track.edge,
@@ -411,12 +422,15 @@ impl Stack {
             cold.state = FlowState::Closed;
             return self.mark_dirty(index);
         }
+        let is_active = hot.flags.has(Flags::ACTIVE);
         self.grow(io, index);
         match facts.state {
             FlowState::Closed => return self.settle_closed(io, index, was),
             FlowState::TimeWait => return self.enter_time_wait(io, index),
             FlowState::Established | FlowState::CloseWait => {
-                if was == FlowState::SynSent {
+                // Both ends may have sent a SYN; passive flows are counted where they are accepted.
+                let met = was == FlowState::SynReceived && is_active;
+                if was == FlowState::SynSent || met {
                     self.counters.flows_connected.raise();
                 }
                 self.settle_open(index);
@@ -600,13 +614,24 @@ impl Stack {
     }
 }
 
+/// Whether a handshake still has time to wait for its first bytes. Nothing that is waited for has been heard since the SYN.
+fn is_deferred(now: Instant, cold: &Cold) -> bool {
+    let patience = Duration::from_secs(u64::from(cold.options.defer_accept_s));
+    cold.watchdog.since_heard(now) < patience
+}
+
 /// Whether more than two segments wait to be sent.
 fn wants_to_cut(hot: &Hot, cold: &Cold) -> bool {
-    let under_way = u64::from(ahead(snd_una(cold), hot.track.snd_nxt));
-    let unsent = (cold.tx_total - cold.tx_acked).saturating_sub(under_way);
     // The pointer of urgent data would be wrong in all segments but the first.
     let whole = Flags::LOOPED.with(Flags::URGENT);
-    unsent > 2 * u64::from(cold.meter.mss) && !hot.flags.has(whole)
+    unsent(hot, cold) > 2 * u32::from(cold.meter.mss) && !hot.flags.has(whole)
+}
+
+/// Bytes that the engine has and that have never left.
+pub(crate) fn unsent(hot: &Hot, cold: &Cold) -> u32 {
+    let under_way = u64::from(ahead(snd_una(cold), hot.track.snd_nxt));
+    let unsent = (cold.tx_total - cold.tx_acked).saturating_sub(under_way);
+    u32::try_from(unsent).unwrap_or(u32::MAX)
 }
 
 /// How long the acknowledgement of `frame` may wait. A merged frame of several segments and a FIN do not wait.

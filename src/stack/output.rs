@@ -406,14 +406,16 @@ impl Stack {
             return true;
         }
         let syns = cold.meter.syns;
+        let own = cold.options.syn_count;
+        let limit = |usual| if own == 0 { usual } else { own };
         match cold.state {
-            FlowState::SynSent if syns > self.config.syn_retries => {
+            FlowState::SynSent if syns > limit(self.config.syn_retries) => {
                 self.counters.flows_timed_out_syn.raise();
                 let error = cold.soft_error.unwrap_or(Errno::TIMEDOUT);
                 self.kill(io, index, error, false);
                 return false;
             }
-            FlowState::SynReceived if syns > self.config.synack_retries => {
+            FlowState::SynReceived if syns > limit(self.config.synack_retries) => {
                 self.counters.flows_timed_out_half_open.raise();
                 self.kill(io, index, Errno::TIMEDOUT, false);
                 return false;

@@ -11,6 +11,7 @@ use super::changes::{Changes, forget};
 use super::counters::StackCounters;
 use super::demux::{self, Class, FlowKey, Rules};
 use super::flow_table::{Flags, FlowTable, Phase};
+use super::input::unsent;
 use super::interface::{Interfaces, Outlet, Station};
 use super::listener::ListenerTable;
 use super::loopback::Loopback;
@@ -272,6 +273,13 @@ impl Stack {
         }
     }
 
+    /// Changes what a listener's flows start with; those under way keep what they have.
+    pub fn set_listener_options(&mut self, id: ListenerId, options: &FlowOptions) {
+        if let Some(listener) = self.listeners.at_mut(id) {
+            listener.options = *options;
+        }
+    }
+
     /// Everything the program side may learn of a flow; None when the id is not good any more.
     #[must_use]
     pub fn facts(&self, flow: FlowId) -> Option<Facts> {
@@ -311,6 +319,8 @@ impl Stack {
             retransmits: cold.meter.retransmits,
             mss: cold.meter.mss,
             urgent: self.urgent.received(hot.flags, index),
+            soft_error: cold.soft_error.filter(|_| cold.options.receive_errors),
+            unsent: unsent(hot, cold),
         })
     }
 

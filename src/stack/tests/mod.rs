@@ -6,6 +6,7 @@ mod endings;
 mod guard;
 mod handshake;
 mod load;
+mod options;
 mod pair;
 mod peer;
 mod sweep;
