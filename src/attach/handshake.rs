@@ -113,6 +113,25 @@ pub(super) fn hello(socket: i32, config: &ConfigFile) -> Answer<Parts> {
     if let Err(error) = link::send(socket, &message, config.fd) {
         return Answer::Lost(error);
     }
+    welcomed(socket)
+}
+
+/// Takes over the process cell that `socket` stands for.
+pub(super) fn resume(socket: i32) -> Answer<Parts> {
+    let message = Message {
+        kind: Kind::Resume,
+        a: u32::try_from(size_of::<Header>()).unwrap_or(u32::MAX),
+        b: thread::process(),
+        text: BUILD_VERSION,
+    };
+    if let Err(error) = link::send(socket, &message, None) {
+        return Answer::Lost(error);
+    }
+    welcomed(socket)
+}
+
+/// Waits for the answer to a Hello or Resume.
+fn welcomed(socket: i32) -> Answer<Parts> {
     let mut reply = Reply::default();
     if let Err(error) = reply.receive(socket, WELCOME_S) {
         return Answer::Lost(error);
@@ -234,10 +253,11 @@ fn welcome(socket: i32, answer: &Message<'_>, reply: &Reply) -> Result<Parts> {
     let control = Control::attach(control)?;
     let receive = Receive::attach(descriptor::lend(receive)?, control.layout())?;
     let mut lcore_eventfds = [-1; LCORES_MAX as usize];
-    let wanted = lcore_eventfds.iter_mut().zip(bells);
-    for (place, bell) in wanted.take(control.layout().lcores as usize) {
+    let lcores = control.layout().lcores as usize;
+    for (place, bell) in lcore_eventfds.iter_mut().zip(bells).take(lcores) {
         *place = descriptor::internal_copy(bell.ok_or(Errno::PROTO)?)?;
     }
+    let registry = bells.get(lcores).copied().flatten();
     Ok(Parts {
         control,
         receive,
@@ -245,6 +265,7 @@ fn welcome(socket: i32, answer: &Message<'_>, reply: &Reply) -> Result<Parts> {
         control_socket: socket,
         lcore_eventfds,
         family,
+        registry: registry.map(descriptor::internal_copy).transpose()?,
     })
 }
 

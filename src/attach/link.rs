@@ -59,6 +59,9 @@ pub struct Parts {
     pub lcore_eventfds: [i32; LCORES_MAX as usize],
     /// Tells this family's control memory from another's: its inode number.
     pub family: u64,
+    /// The memory in which the processes of the family agree, an internal descriptor of whoever makes use of it; only for a
+    /// program that joins them.
+    pub registry: Option<i32>,
 }
 
 /// The link to the present host, or None: not attached.

@@ -216,6 +216,7 @@ fn make(
     for seat in lcores.iter() {
         let stack = Stack::new(open::stack(config, device, secret));
         let pipeline = match &config.gpu {
+            Some(gpu) if asked.inside.is_some() => Pipeline::load(&gpu.inside_a_program())?,
             Some(gpu) => Pipeline::load(gpu)?,
             None => Pipeline::default(),
         };

@@ -180,7 +180,7 @@ impl<'a> Work<'a> {
             connecting: true,
             ..Record::default()
         };
-        let capacity = self.segments.layout().tx_ring_bytes;
+        let capacity = self.segments.layout().tx_bytes(object);
         record.note_options(cell, capacity);
         cell.host.flags.store(record.flags, Ordering::Release);
         self.shared.counters.flows_connected.raise();
@@ -217,7 +217,7 @@ impl<'a> Work<'a> {
             return;
         }
         record.options = changed;
-        record.note_options(cell, self.segments.layout().tx_ring_bytes);
+        record.note_options(cell, self.segments.layout().tx_bytes(object));
         cell.host.flags.store(record.flags, Ordering::Release);
         match record.role {
             Role::Flow(flow) => self.shared.stack.set_options(flow, &options_of(cell)),

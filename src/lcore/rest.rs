@@ -44,10 +44,12 @@ impl Lcore {
     /// How long there is nothing to do; None = no timer runs.
     fn rest_limit(&self) -> Option<Duration> {
         let now = self.clock.now();
+        let stage = self.stage.as_ref().and_then(|stage| stage.next_due(now));
         let due = [
             self.stack.next_timer(),
             self.rx.next_due(),
             self.held.next_due(),
+            stage,
         ];
         due.into_iter().flatten().min().map(|due| due.since(now))
     }

@@ -12,13 +12,14 @@ use super::latency::Latency;
 use super::mailbox::{Mail, Mailbox};
 use super::memory::Memory;
 use super::object::Token;
-use super::payload::packet::{JudgedTx, SharedSent, filter, lock};
+use super::payload::packet::{JudgedTx, SharedSent, lock, passes};
 use super::peers::{Peers, Taker};
 use super::status::LcoreStatus;
 use crate::device::{RxFrame, RxQueue, TxQueue};
 use crate::gpu::{Ends, PacketStage, Pipeline, StreamStage};
+use crate::id::FlowId;
 use crate::readiness::FIRST_LCORE;
-use crate::stack::demux::FlowKey;
+use crate::stack::demux::{Class, FlowKey};
 use crate::stack::{Change, Owner, Stack};
 use crate::time::{self, Instant};
 
@@ -74,6 +75,8 @@ pub struct Lcore {
     pub(super) packet_tx: Option<SharedSent>,
     /// Ends of flows that a verdict on a segment has ended.
     pub(super) resets: Vec<Ends>,
+    /// Flows whose bytes have come back from the GPU.
+    pub(super) landed: Vec<(FlowId, u32)>,
     /// Which of the host's lcores it is.
     pub(super) me: u32,
     pub(super) peers: Option<Peers>,
@@ -128,6 +131,7 @@ impl Lcore {
             packet_rx: config.pipeline.packet_rx,
             packet_tx,
             resets: Vec::new(),
+            landed: Vec::new(),
             clock: Clock::new(config.now),
             latency: Latency::default(),
             held: Held::default(),
@@ -161,6 +165,7 @@ impl Lcore {
         work += self.commands(now);
         work += self.release(now);
         work += self.stack.expire(now, &mut self.memory, self.tx.as_mut());
+        work += self.land(now);
         // The program works on what came while the answers of others leave: a burst to the kernel takes its time.
         work += self.publish(now);
         work += self.wake();
@@ -195,13 +200,13 @@ impl Lcore {
                 let ours = peers.sort(frames, &status.counters);
                 frames = frames.get_mut(..ours).unwrap_or_default();
             }
-            let kept = match packet_rx {
-                Some(stage) => filter(stage, stack, frames, resets),
-                None => frames.len(),
+            let Some(stage) = packet_rx else {
+                return stack.ingress(now, frames, memory, tx.as_mut());
             };
-            if let Some(frames) = frames.get_mut(..kept) {
-                stack.ingress(now, frames, memory, tx.as_mut());
-            }
+            let mut keep = |stack: &Stack, class: &Class, frame: &mut RxFrame<'_>| {
+                passes(stage, stack, class, frame, resets)
+            };
+            stack.ingress_if(now, frames, memory, tx.as_mut(), Some(&mut keep));
         });
         if let Some(peers) = peers {
             peers.publish();
@@ -231,6 +236,24 @@ impl Lcore {
                 family.work(now, shared).deny(object, flow);
             });
         }
+    }
+
+    /// Hands over to the GPU what came, and goes on with what it has judged.
+    fn land(&mut self, now: Instant) -> usize {
+        let Some(stage) = &mut self.stage else {
+            return 0;
+        };
+        let work = stage.step(now);
+        let mut landed = core::mem::take(&mut self.landed);
+        stage.take_woken(&mut landed);
+        for (flow, token) in landed.drain(..) {
+            let Token { owner, object } = Token::unpack(token);
+            self.with(owner.0 as usize, |family, shared| {
+                family.work(now, shared).changed(object, flow);
+            });
+        }
+        self.landed = landed;
+        work
     }
 
     fn commands(&mut self, now: Instant) -> usize {

@@ -70,6 +70,7 @@ impl Fake {
             control_socket: descriptor::raw(theirs),
             lcore_eventfds: bells,
             family: 0,
+            registry: None,
         };
         Self {
             link: Box::leak(Box::new(Link::for_test(parts))),

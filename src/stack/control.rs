@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use super::api::{FlowMemory, FlowState};
 use super::arp::ArpFrame;
-use super::demux::{Class, IcmpFrame, UdpFrame};
+use super::demux::{Class, IcmpFrame, UdpFrame, classify};
 use super::flow_table::Flags;
 use super::icmp::{self, IcmpError, IcmpErrorKind, Transport};
 use super::input::snd_una;
@@ -34,7 +34,7 @@ impl Stack {
         memory: &mut dyn FlowMemory,
         tx: &mut dyn TxQueue,
     ) {
-        if let Class::Arp(place) = self.classify(bytes, RxMeta::default()) {
+        if let Class::Arp(place) = classify(bytes, RxMeta::default(), &self.rules) {
             self.receive_arp(&mut Io { now, memory, tx }, bytes, place, false);
         }
     }

@@ -327,6 +327,6 @@ fn what_asks_goes_to_the_lcore_of_its_index() {
         fake.link.ring(object.index);
         assert_eq!(fake.rang_at(object), [lcore]);
     }
-    let listener = claim(fake.link, FIRST_LCORE, &options).unwrap();
+    let listener = claim(fake.link, FIRST_LCORE, &options, false).unwrap();
     assert_eq!(fake.link.control.lcore_of(listener.index), FIRST_LCORE);
 }
