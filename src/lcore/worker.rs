@@ -15,12 +15,12 @@ use super::look::{Counted, LOOK_PLACES, Look, Seen};
 use super::mailbox::{Mail, Mailbox, Report};
 use super::memory::Memory;
 use super::object::{FAMILIES_MAX, Token};
-use super::payload::packet::{JudgedTx, SharedSent, filter, lock};
+use super::payload::packet::{JudgedTx, SharedSent, lock, passes};
 use crate::capture::{self, Closed, Recorder};
-use crate::device::{RxQueue, TxQueue};
+use crate::device::{RxFrame, RxQueue, TxQueue};
 use crate::gpu::{Ends, PacketStage, Pipeline, StreamStage};
 use crate::id::FlowId;
-use crate::stack::demux::FlowKey;
+use crate::stack::demux::{Class, FlowKey};
 use crate::stack::{Change, Owner, Stack};
 use crate::time::{self, Instant};
 
@@ -234,13 +234,13 @@ impl Lcore {
             ..
         } = self;
         let work = rx.rx_burst(now, &mut |frames| {
-            let kept = match packet_rx {
-                Some(stage) => filter(stage, stack, frames, resets),
-                None => frames.len(),
+            let Some(stage) = packet_rx else {
+                return stack.ingress(now, frames, memory, tx.as_mut());
             };
-            if let Some(frames) = frames.get_mut(..kept) {
-                stack.ingress(now, frames, memory, tx.as_mut());
-            }
+            let mut keep = |stack: &Stack, class: &Class, frame: &mut RxFrame<'_>| {
+                passes(stage, stack, class, frame, resets)
+            };
+            stack.ingress_if(now, frames, memory, tx.as_mut(), Some(&mut keep));
         });
         self.reset_denied(now);
         work
