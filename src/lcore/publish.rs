@@ -51,7 +51,7 @@ impl Work<'_> {
             &cell.fact.remote_address,
             &cell.fact.remote_port,
         );
-        let tx_ring_bytes = self.segments.layout().tx_ring_bytes;
+        let tx_ring_bytes = self.segments.layout().tx_bytes(object);
         let position = self
             .records
             .at(listener_object)
