@@ -14,6 +14,7 @@ use crate::ffi::cuda::{
 pub(super) struct Accelerator {
     pub(super) driver: &'static Driver,
     pub(super) context: Context,
+    pub(super) device: Device,
     module: Module,
     /// For the operator.
     pub(super) name: String,
@@ -100,6 +101,7 @@ impl Accelerator {
         Ok(Self {
             driver,
             context,
+            device,
             module,
             name,
             off: AtomicBool::new(false),

@@ -17,6 +17,7 @@
 //! offload    one kernel there: batches out, results in, deadlines         air    what a stage needs for that
 //! slots      the host's side of the ring                                  pool   buffers that the GPU reaches
 //! ptx        the kernels as a GPU's driver takes them; their source is cuda/
+//! rig        a GPU and batches without flows, for the benchmark
 //! ```
 //!
 //! *Attach points.* `stream`: received bytes when they are in order and before the program is told of them, sent bytes
@@ -39,6 +40,7 @@ mod pattern;
 mod pipeline;
 mod pool;
 pub mod ptx;
+pub mod rig;
 pub mod ring;
 mod slots;
 mod stage;

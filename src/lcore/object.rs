@@ -82,12 +82,12 @@ pub(super) struct Record {
 
 impl Record {
     /// Keeps what of the options is asked for often, so that nobody else touches their line.
-    pub(super) fn note_options(&mut self, cell: &ObjectCell, tx_ring_bytes: u32) {
+    pub(super) fn note_options(&mut self, cell: &ObjectCell, tx_bytes: u32) {
         let bits = cell.option.bits.load(Ordering::Relaxed);
         self.corked = bits & option::CORK != 0;
         self.stamped = bits & (option::STAMP | option::STAMP_NANOS) != 0;
         let sndbuf = cell.option.sndbuf.load(Ordering::Relaxed);
-        let limited = (sndbuf != 0 && sndbuf / 2 < tx_ring_bytes)
+        let limited = (sndbuf != 0 && sndbuf / 2 < tx_bytes)
             || cell.option.notsent_lowat.load(Ordering::Relaxed) != 0;
         if limited {
             self.flags |= flag::LIMITED;

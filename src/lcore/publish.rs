@@ -51,7 +51,7 @@ impl Work<'_> {
             &cell.fact.remote_address,
             &cell.fact.remote_port,
         );
-        let tx_ring_bytes = self.segments.layout().tx_ring_bytes;
+        let tx_bytes = self.segments.layout().tx_bytes(object);
         let position = self
             .records
             .at(listener_object)
@@ -68,7 +68,7 @@ impl Work<'_> {
             }),
             ..Record::default()
         };
-        record.note_options(cell, tx_ring_bytes);
+        record.note_options(cell, tx_bytes);
         cell.host.flags.store(record.flags, Ordering::Release);
         *self.busy += 1;
         self.shared.memory.make_known(self.owner, object);

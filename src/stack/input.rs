@@ -257,6 +257,7 @@ impl Stack {
                 cold.mac = frame.source_mac;
                 cold.watchdog.heard(io.now);
                 cold.window_closed = frame.window == 0;
+                cold.meter.note_window(&frame);
                 if frame.flags.contains(TcpFlags::ACK)
                     && distance(frame.ack, hot.track.snd_nxt) >= 0
                 {

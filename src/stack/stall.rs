@@ -14,14 +14,14 @@ const LAST: Duration = Duration::from_millis(10);
 
 /// Whether the port refused what there was to send, and until when it is not asked again.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Stall {
+pub(crate) struct Stall {
     until: Instant,
     span: Duration,
 }
 
 impl Stall {
     /// Nothing could be sent at `now`.
-    pub fn refused(&mut self, now: Instant) {
+    pub(crate) fn refused(&mut self, now: Instant) {
         if now < self.until {
             // Asked for another reason; it was not its turn.
             return;
@@ -31,13 +31,13 @@ impl Stall {
     }
 
     /// Something was sent.
-    pub fn over(&mut self) {
+    pub(crate) fn over(&mut self) {
         *self = Self::default();
     }
 
     /// The later of `due` and the end of the pause.
     #[must_use]
-    pub fn delays(&self, due: Instant) -> Instant {
+    pub(crate) fn delays(&self, due: Instant) -> Instant {
         due.max(self.until)
     }
 }

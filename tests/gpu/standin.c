@@ -31,7 +31,13 @@
 
 #include "../../src/gpu/cuda/knet_ring.h"
 
+#ifdef STANDIN_EMULATES
+/* The kernels are those of src/gpu/cuda, under the emulator of tests/simt, which knows host pointers only. */
+#define MOVED 0ull
+int knet_simt_launch(const char *name, unsigned blocks, unsigned threads, void *argument, uint64_t seed);
+#else
 #define MOVED (1ull << 56)
+#endif
 #define HOST(type, pointer) ((type *)(uintptr_t)((pointer)-MOVED))
 #define DEVICE(pointer) ((uint64_t)(uintptr_t)(pointer) + MOVED)
 
@@ -167,6 +173,8 @@ static void stats(const struct knet_packet *packet, struct knet_result *result) 
     for (int at = 0; at < 256; at++)
         if (histogram[at])
             bits -= (double)histogram[at] / packet->len * log2((double)histogram[at] / packet->len);
+    /* In the last places it differs from the kernel, which knows no fractions. */
+    result->value = (knet_u32)(bits * 65536);
     result->aux = printable | (knet_u64)(packet->len >= 512 && bits >= 7.2) << 32;
     result->verdict = KNET_PASS;
 }
@@ -265,7 +273,7 @@ struct kernel {
 struct work {
     enum { WAIT, KERNEL } what;
     uint64_t address, argument;
-    uint32_t value;
+    uint32_t value, blocks, threads;
     struct kernel *kernel;
     struct work *next;
 };
@@ -287,6 +295,12 @@ static void run(struct work *work) {
     }
     if (atomic_load(&sticky))
         return;
+#ifdef STANDIN_EMULATES
+    static uint64_t seed;
+    if (knet_simt_launch(work->kernel->name, work->blocks, work->threads, HOST(void, work->argument), seed++))
+        atomic_store(&sticky, 700);
+    return;
+#endif
     if (strstr(work->kernel->name, "_persistent"))
         return persistent(work->kernel->name, HOST(struct knet_ring, work->argument));
     struct knet_batch *batch = HOST(struct knet_batch, work->argument);
@@ -370,7 +384,9 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
     return code ? code : strstr(module, entry) ? 0 : 500;
 }
 int cuMemAlloc_v2(uint64_t *pointer, size_t bytes) {
-    void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    void *memory = bytes >> 40 ? 0 : aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (!memory)
+        return 2;
     return *pointer = DEVICE(memory), said("alloc");
 }
 int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
@@ -416,7 +432,7 @@ static int launch(void *function, unsigned gx, unsigned bx, struct stream *strea
         return 1;
     if (once_fault("block", 0))
         wait_for_go();
-    put(stream, (struct work){.what = KERNEL, .kernel = function, .argument = *(uint64_t *)arguments[0]});
+    put(stream, (struct work){.what = KERNEL, .kernel = function, .argument = *(uint64_t *)arguments[0], .blocks = gx, .threads = bx});
     return 0;
 }
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
@@ -457,7 +473,7 @@ int cuGraphAddKernelNode(void **node, struct graph *graph, void **before, size_t
     (void)before;
     if (count != 1)
         return 1;
-    return add(graph, (struct work){.what = KERNEL, .kernel = params->function, .argument = *(uint64_t *)params->params[0]}, node);
+    return add(graph, (struct work){.what = KERNEL, .kernel = params->function, .argument = *(uint64_t *)params->params[0], .blocks = params->grid[0], .threads = params->block[0]}, node);
 }
 struct mem_op {
     unsigned operation;
