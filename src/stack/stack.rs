@@ -320,6 +320,12 @@ impl Stack {
         })
     }
 
+    /// Whether something became different since [`Stack::take_changes`].
+    #[must_use]
+    pub fn has_changes(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
     /// Hands out what became different since the last call, in order; a flow stands in it at most once.
     pub fn take_changes(&mut self, into: &mut Vec<Change>) {
         let table = &mut self.table;
