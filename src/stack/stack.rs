@@ -159,6 +159,24 @@ impl Stack {
         FlowTable::BYTES_PER_FLOW + TimerWheel::BYTES_PER_TIMER
     }
 
+    /// Fetches the tables' lines of a flow that will soon be handed bytes, with many flows; [`Stack::fetch_send`] comes next.
+    pub fn fetch(&self, flow: FlowId) {
+        if self.table.live() >= self.prefetch_from {
+            self.table.prefetch_at(flow.index);
+            self.wheel.prefetch(flow.index);
+        }
+    }
+
+    /// Fetches the socket and the send buffer of a flow that was fetched a moment ago.
+    pub fn fetch_send(&self, flow: FlowId) {
+        if self.table.live() >= self.prefetch_from
+            && let Some((hot, cold)) = self.table.look(flow.index)
+        {
+            hot.engine.prefetch();
+            cold.prefetch_send();
+        }
+    }
+
     /// What the stack was told.
     #[must_use]
     pub fn config(&self) -> &StackConfig {
