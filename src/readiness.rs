@@ -20,6 +20,7 @@ use crate::channel::mask::Mask;
 use crate::channel::sync::{Ordering, fence};
 
 pub mod herald;
+pub mod limit;
 pub mod urgent;
 
 /// Event bits, with the values of poll(2) and epoll(7).
@@ -59,6 +60,9 @@ pub fn readable_bytes(cell: &ObjectCell) -> u64 {
 /// Whether poll would report writable: a third of the send buffer is free (sk_stream_is_writeable).
 #[must_use]
 pub fn is_writable(cell: &ObjectCell, tx_ring_bytes: u32) -> bool {
+    if limit::limit(cell).is_some_and(|limit| !limit.is_writable()) {
+        return false;
+    }
     let free = byte_ring::writable(&cell.host, &cell.write, tx_ring_bytes);
     let backed = byte_ring::backed(&cell.host, &cell.write, tx_ring_bytes);
     if free.saturating_mul(3) >= u64::from(backed) && free > 0 {

@@ -40,6 +40,8 @@ pub mod flag {
     pub const TX_FINISHED: u32 = 8;
     /// The peer has sent urgent data at some time; see [`super::FactLine::urgent`].
     pub const URGENT: u32 = 16;
+    /// The program has limited what it may queue to less than the ring holds: SO_SNDBUF, TCP_NOTSENT_LOWAT.
+    pub const LIMITED: u32 = 32;
 }
 
 /// What the program asks for in [`WishLine::operation`].
@@ -177,8 +179,8 @@ pub struct FactLine {
     pub unsent: AtomicU32,
     /// Stream position behind the urgent byte of the peer; 0 = there was none. Written before the bytes up to it count.
     pub urgent: AtomicU64,
-    /// When bytes came last, in microseconds of the monotonic clock.
-    pub arrived_us: AtomicU64,
+    /// When bytes came last, in nanoseconds since 1970; 0 while nobody asks for it.
+    pub arrived_ns: AtomicU64,
 }
 
 /// Written by the program: what it wants of the host. Rung in by the doorbell.
@@ -468,6 +470,8 @@ pub struct Header {
     pub host_pid: AtomicU32,
     /// See [`host_state`].
     pub host_state: AtomicU32,
+    /// See [`super::layout::Layout`].
+    pub large_ring_bytes: AtomicU32,
     /// The lcore's own line.
     pub lcore: LcoreLine,
     /// Epolls whose sleepers the program asks the host to wake.

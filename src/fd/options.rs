@@ -2,6 +2,7 @@
 
 use rustix::fs::OFlags;
 
+use super::twin;
 use crate::channel::cell::option;
 use crate::ffi::{descriptor, errno, sockopt};
 use crate::socket::options::{LINGER_ON, Options};
@@ -42,6 +43,24 @@ pub mod name {
     pub const KEEPCNT: i32 = 6;
     /// TCP_INFO.
     pub const INFO: i32 = 11;
+    /// TCP_SYNCNT.
+    pub const SYNCNT: i32 = 7;
+    /// TCP_LINGER2.
+    pub const LINGER2: i32 = 8;
+    /// TCP_DEFER_ACCEPT.
+    pub const DEFER_ACCEPT: i32 = 9;
+    /// TCP_NOTSENT_LOWAT.
+    pub const NOTSENT_LOWAT: i32 = 25;
+    /// IP_MINTTL.
+    pub const MINTTL: i32 = 21;
+    /// IP_RECVERR.
+    pub const RECVERR: i32 = 11;
+    /// SO_TIMESTAMP.
+    pub const TIMESTAMP: i32 = 29;
+    /// SO_TIMESTAMPNS.
+    pub const TIMESTAMPNS: i32 = 35;
+    /// SO_PEEK_OFF.
+    pub const PEEK_OFF: i32 = 42;
     /// TCP_USER_TIMEOUT.
     pub const USER_TIMEOUT: i32 = 18;
     /// IP_TOS.
@@ -121,6 +140,12 @@ pub fn read(fd: i32) -> Options {
         (socket(name::ZEROCOPY), option::ZEROCOPY),
         (tcp(name::INQ), option::INQ),
         (socket(name::OOBINLINE), option::OOB_INLINE),
+        (socket(name::TIMESTAMP), option::STAMP),
+        (socket(name::TIMESTAMPNS), option::STAMP_NANOS),
+        (
+            number(fd, sockopt::IP, name::RECVERR),
+            option::RECEIVE_ERRORS,
+        ),
     ] {
         bits |= if on != 0 { bit } else { 0 };
     }
@@ -145,6 +170,14 @@ pub fn read(fd: i32) -> Options {
         max_segment: wished_segment(tcp(name::MAXSEG)),
         tos: number(fd, sockopt::IP, name::TOS),
         ttl: number(fd, sockopt::IP, name::TTL),
+        min_ttl: number(fd, sockopt::IP, name::MINTTL),
+        syn_count: set_number(fd, name::SYNCNT),
+        linger2_s: set_number(fd, name::LINGER2),
+        defer_accept_s: tcp(name::DEFER_ACCEPT),
+        notsent_lowat: tcp(name::NOTSENT_LOWAT),
+        peek_offset: peek_offset(
+            sockopt::number(fd, sockopt::SOCKET, name::PEEK_OFF).unwrap_or(-1),
+        ),
         rcvtimeo_us: micros(fd, name::RCVTIMEO),
         sndtimeo_us: micros(fd, name::SNDTIMEO),
         rcvlowat: socket(name::RCVLOWAT),
@@ -153,6 +186,22 @@ pub fn read(fd: i32) -> Options {
     };
     errno::restore(saved);
     options
+}
+
+/// A number at the TCP level whose default is the system's; 0 where it is that. A negative one as its bits.
+fn set_number(fd: i32, name: i32) -> u32 {
+    let usual = twin::spare().and_then(|spare| sockopt::number(spare, sockopt::TCP, name));
+    let value = sockopt::number(fd, sockopt::TCP, name);
+    match value {
+        Ok(value) if Ok(value) != usual => u32::from_ne_bytes(value.to_ne_bytes()),
+        _ => 0,
+    }
+}
+
+/// SO_PEEK_OFF as the channel keeps it.
+#[must_use]
+pub fn peek_offset(value: i32) -> u32 {
+    u32::try_from(value).map_or(0, |value| value + 1)
 }
 
 /// An unconnected socket reports 536 (RFC 9293 3.7.1) when nobody asked for a segment size.

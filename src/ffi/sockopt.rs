@@ -20,7 +20,7 @@ pub const FREEBIND: i32 = libc::IP_FREEBIND;
 
 /// Level and number of the options that a connection has from its listener (sk_clone_lock), without those that the channel
 /// keeps.
-pub const HANDED_DOWN: [(i32, i32); 39] = [
+pub const HANDED_DOWN: [(i32, i32); 38] = [
     (SOCKET, libc::SO_DEBUG),
     (SOCKET, libc::SO_DONTROUTE),
     (SOCKET, libc::SO_BROADCAST),
@@ -32,7 +32,6 @@ pub const HANDED_DOWN: [(i32, i32); 39] = [
     (SOCKET, libc::SO_TIMESTAMPING),
     (SOCKET, libc::SO_RXQ_OVFL),
     (SOCKET, libc::SO_WIFI_STATUS),
-    (SOCKET, libc::SO_PEEK_OFF),
     (SOCKET, libc::SO_NOFCS),
     (SOCKET, libc::SO_SELECT_ERR_QUEUE),
     (SOCKET, libc::SO_BUSY_POLL),

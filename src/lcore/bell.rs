@@ -210,6 +210,8 @@ impl<'a> Work<'a> {
             connecting: true,
             ..Record::default()
         };
+        record.note_options(cell, layout.tx_bytes(object));
+        cell.host.flags.store(record.flags, Ordering::Release);
         self.shared.counters.flows_connected.raise();
         store_endpoint(local, &cell.fact.local_address, &cell.fact.local_port);
         store_endpoint(remote, &cell.fact.remote_address, &cell.fact.remote_port);
@@ -244,8 +246,15 @@ impl<'a> Work<'a> {
             return;
         }
         record.options = changed;
-        if let Role::Flow(flow) = record.role {
-            self.shared.stack.set_options(flow, &options_of(cell));
+        record.note_options(cell, self.segments.layout().tx_bytes(object));
+        cell.host.flags.store(record.flags, Ordering::Release);
+        match record.role {
+            Role::Flow(flow) => self.shared.stack.set_options(flow, &options_of(cell)),
+            Role::Listener(id) => self
+                .shared
+                .stack
+                .set_listener_options(id, &options_of(cell)),
+            Role::Idle | Role::Over => {}
         }
     }
 
@@ -317,18 +326,30 @@ impl<'a> Work<'a> {
 pub(super) fn options_of(cell: &ObjectCell) -> FlowOptions {
     let of = |word: &AtomicU32| word.load(Ordering::Relaxed);
     let bits = of(&cell.option.bits);
+    let byte = |word: &AtomicU32| u8::try_from(of(word)).unwrap_or(u8::MAX);
+    let word = |word: &AtomicU32| u16::try_from(of(word)).unwrap_or(u16::MAX);
     FlowOptions {
         nodelay: bits & option::NODELAY != 0,
         keepalive: bits & option::KEEPALIVE != 0,
-        keepidle_s: of(&cell.option.keepidle_s),
-        keepintvl_s: of(&cell.option.keepintvl_s),
-        keepcnt: of(&cell.option.keepcnt),
+        keepidle_s: word(&cell.option.keepidle_s),
+        keepintvl_s: word(&cell.option.keepintvl_s),
+        keepcnt: byte(&cell.option.keepcnt),
         user_timeout_ms: of(&cell.option.user_timeout_ms),
         rx_bytes: of(&cell.option.rcvbuf),
-        max_segment: u16::try_from(of(&cell.option.max_segment)).unwrap_or(u16::MAX),
+        max_segment: word(&cell.option.max_segment),
         tos: u8::try_from(of(&cell.option.tos) & 0xff).unwrap_or(0),
-        ttl: u8::try_from(of(&cell.option.ttl)).unwrap_or(u8::MAX),
+        ttl: byte(&cell.option.ttl),
+        min_ttl: byte(&cell.option.min_ttl),
+        syn_count: byte(&cell.option.syn_count),
+        linger2_s: linger2(of(&cell.option.linger2_s)),
+        defer_accept_s: word(&cell.option.defer_accept_s),
+        receive_errors: bits & option::RECEIVE_ERRORS != 0,
     }
+}
+
+/// TCP_LINGER2 as the stack takes it: Linux allows two minutes at most.
+fn linger2(word: u32) -> i16 {
+    i16::try_from(i32::from_ne_bytes(word.to_ne_bytes())).unwrap_or(0)
 }
 
 /// An errno as the cell carries it.

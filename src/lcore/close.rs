@@ -71,6 +71,10 @@ impl Work<'_> {
         let Some(cell) = self.cell(object) else {
             return;
         };
+        if let Some(record) = self.records.at_mut(object) {
+            // The end takes everything along.
+            record.released = u64::MAX;
+        }
         self.pull(object, flow);
         let Some(record) = self.records.at_mut(object) else {
             return;
@@ -79,7 +83,7 @@ impl Work<'_> {
         if record.closed {
             return;
         }
-        let unread = record.rx_tail > record.rx_head;
+        let unread = record.rx_tail.max(record.rx_seen) > record.rx_head;
         let rest = cell.write.tx_tail.load(Ordering::Acquire) > record.tx_head && !record.finished;
         let linger = cell.wish.linger.load(Ordering::Relaxed);
         let how = if unread || linger == LINGER_ON {
@@ -203,7 +207,7 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         &read.urgent_taken,
         &write.urgent_end,
         &cell.fact.urgent,
-        &cell.fact.arrived_us,
+        &cell.fact.arrived_ns,
     ] {
         word.store(0, Ordering::Relaxed);
     }

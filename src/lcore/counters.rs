@@ -21,6 +21,8 @@ counters! {
         wakeups_dropped_no_waiter,
         /// Families that are not woken any more because an eventfd of theirs blocked the lcore.
         families_muted,
+        /// Times that bytes behind a cork, or sent with MSG_MORE, had waited for as long as they may.
+        holds_timed_out,
         /// Listeners made.
         listeners_made,
         /// Flows handed to a program through an accept queue.

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::counters::LcoreCounters;
+use super::held::Held;
 use super::latency::Latency;
 use super::memory::Memory;
 use super::object::{Record, Role};
@@ -70,6 +71,7 @@ pub(super) struct Shared<'a> {
     pub(super) tx: &'a mut (dyn TxQueue + 'static),
     pub(super) counters: &'a LcoreCounters,
     pub(super) latency: &'a mut Latency,
+    pub(super) held: &'a mut Held,
     /// What looks at payload, if anything does.
     pub(super) stage: Option<&'a mut StreamStage>,
     /// `net.core.somaxconn`.
@@ -327,7 +329,7 @@ fn signal(eventfd: &OwnedFd, status: &LcoreStatus) -> bool {
         Ok(_) | Err(Errno::AGAIN) => true,
         Err(Errno::INTR) => false,
         Err(errno) => {
-            crate::warn!("waiter cannot be woken errno={errno}");
+            crate::warn!("event=waiter_not_woken errno={errno}");
             true
         }
     }

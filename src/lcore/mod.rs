@@ -24,6 +24,7 @@ mod clock;
 mod close;
 mod counters;
 mod family;
+mod held;
 mod idle;
 mod latency;
 mod look;

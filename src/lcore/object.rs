@@ -1,9 +1,12 @@
 //! What the host knows of an object: its own truth beside the cell. The program can write every line of a cell, the host's
 //! included, so that nothing is decided by what we once wrote there.
 
+use crate::channel::cell::{ObjectCell, flag, option};
 use crate::channel::layout::OBJECTS_MAX;
+use crate::channel::sync::Ordering;
 use crate::id::{FlowId, ListenerId};
 use crate::stack::Owner;
+use crate::time::Instant;
 
 /// What an object is to the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -43,12 +46,24 @@ pub(super) struct Record {
     pub(super) tx_head: u64,
     /// Stream bytes told to be readable; for a listener: flows put into its queue.
     pub(super) rx_tail: u64,
+    /// Stream bytes that the stack had received when it was last asked; those behind `rx_tail` are with the payload stage.
+    pub(super) rx_seen: u64,
     /// Stream bytes that the program has read; for a listener: flows that it has taken.
     pub(super) rx_head: u64,
     /// Stream bytes up to the end of the urgent data that the stack knows of.
     pub(super) urgent: u64,
     /// Stream position behind the peer's urgent byte, as told.
     pub(super) mark: u64,
+    /// The soft error that was told last, as an errno.
+    pub(super) soft_error: u32,
+    /// TCP_CORK is set.
+    pub(super) corked: bool,
+    /// The program wants to know when bytes come.
+    pub(super) stamped: bool,
+    /// When bytes that are held back go out all the same; see `held.rs`.
+    pub(super) held_until: Option<Instant>,
+    /// Stream bytes that are not held back any more.
+    pub(super) released: u64,
     /// Waits in an accept queue.
     pub(super) queued: Option<Queued>,
     /// Its handshake has not ended; for a flow that the program asked for.
@@ -63,6 +78,21 @@ pub(super) struct Record {
     pub(super) error_told: bool,
     /// It listens or has listened.
     pub(super) was_listener: bool,
+}
+
+impl Record {
+    /// Keeps what of the options is asked for often, so that nobody else touches their line.
+    pub(super) fn note_options(&mut self, cell: &ObjectCell, tx_bytes: u32) {
+        let bits = cell.option.bits.load(Ordering::Relaxed);
+        self.corked = bits & option::CORK != 0;
+        self.stamped = bits & (option::STAMP | option::STAMP_NANOS) != 0;
+        let sndbuf = cell.option.sndbuf.load(Ordering::Relaxed);
+        let limited = (sndbuf != 0 && sndbuf / 2 < tx_bytes)
+            || cell.option.notsent_lowat.load(Ordering::Relaxed) != 0;
+        if limited {
+            self.flags |= flag::LIMITED;
+        }
+    }
 }
 
 /// The lcore's number for an object of a family, as the stack carries it: family in the upper 11 bits.

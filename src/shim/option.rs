@@ -10,7 +10,7 @@ use core::ffi::{c_int, c_void};
 use libc::socklen_t;
 
 use super::cvt;
-use crate::channel::cell::{kind, option};
+use crate::channel::cell::{ObjectCell, flag, kind, option};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::fd::options::{self as options_of_twin, decode_linger, name};
@@ -32,6 +32,7 @@ const fn kept_as_given(level: c_int, name: c_int) -> bool {
                 | name::LINGER
                 | name::ZEROCOPY
                 | name::OOBINLINE
+                | name::PEEK_OFF
         ),
         sockopt::TCP => matches!(
             name,
@@ -137,8 +138,19 @@ fn told(socket: Socket, judge: c_int, level: c_int, name: c_int, bytes: &[u8]) -
         (sockopt::SOCKET, name::KEEPALIVE) => bit(option::KEEPALIVE),
         (sockopt::SOCKET, name::REUSEADDR) => bit(option::REUSEADDR),
         (sockopt::SOCKET, name::REUSEPORT) => bit(option::REUSEPORT),
-        (sockopt::TCP, name::NODELAY) => bit(option::NODELAY),
-        (sockopt::TCP, name::CORK) => bit(option::CORK),
+        (sockopt::TCP, name::NODELAY) => {
+            if int() != 0 {
+                // What waits behind a cork goes out all the same (__tcp_sock_set_nodelay).
+                push(cell);
+            }
+            bit(option::NODELAY)
+        }
+        (sockopt::TCP, name::CORK) => {
+            if int() == 0 {
+                push(cell);
+            }
+            bit(option::CORK)
+        }
         (sockopt::SOCKET, name::ZEROCOPY) => bit(option::ZEROCOPY),
         (sockopt::TCP, name::INQ) => bit(option::INQ),
         (sockopt::SOCKET, name::OOBINLINE) => bit(option::OOB_INLINE),
@@ -148,7 +160,9 @@ fn told(socket: Socket, judge: c_int, level: c_int, name: c_int, bytes: &[u8]) -
         }
         (sockopt::SOCKET, name::SNDBUF | libc::SO_SNDBUFFORCE) => {
             let kept = as_kept(name::SNDBUF);
-            word(&|line| line.sndbuf.store(kept, Ordering::Relaxed))
+            word(&|line| line.sndbuf.store(kept, Ordering::Relaxed))?;
+            limited(cell);
+            Ok(())
         }
         (sockopt::TCP, name::KEEPIDLE) => {
             word(&|line| line.keepidle_s.store(number(), Ordering::Relaxed))
@@ -196,10 +210,62 @@ fn told(socket: Socket, judge: c_int, level: c_int, name: c_int, bytes: &[u8]) -
                 .store(decode_linger(bytes).unwrap_or(0), Ordering::Relaxed);
             Ok(())
         }
+        (sockopt::TCP, name::SYNCNT) => {
+            word(&|line| line.syn_count.store(number(), Ordering::Relaxed))
+        }
+        (sockopt::TCP, name::LINGER2) => word(&|line| {
+            let seconds = int().clamp(-1, LINGER2_MAX);
+            let bits = u32::from_ne_bytes(seconds.to_ne_bytes());
+            line.linger2_s.store(bits, Ordering::Relaxed);
+        }),
+        (sockopt::TCP, name::DEFER_ACCEPT) => {
+            let kept = as_kept(name);
+            word(&|line| line.defer_accept_s.store(kept, Ordering::Relaxed))
+        }
+        (sockopt::TCP, name::NOTSENT_LOWAT) => {
+            let kept = u32::from_ne_bytes(int().to_ne_bytes());
+            word(&|line| line.notsent_lowat.store(kept, Ordering::Relaxed))?;
+            limited(cell);
+            Ok(())
+        }
+        (sockopt::IP, name::MINTTL) => {
+            word(&|line| line.min_ttl.store(number(), Ordering::Relaxed))
+        }
+        (sockopt::IP, name::RECVERR) => bit(option::RECEIVE_ERRORS),
+        // One of the two at most (sock_set_timestamp).
+        (sockopt::SOCKET, name::TIMESTAMP | name::TIMESTAMPNS) => {
+            for (name, bit) in [
+                (name::TIMESTAMP, option::STAMP),
+                (name::TIMESTAMPNS, option::STAMP_NANOS),
+            ] {
+                options::set_bit(link, object, bit, as_kept(name) != 0)?;
+            }
+            Ok(())
+        }
+        (sockopt::SOCKET, name::PEEK_OFF) => {
+            let kept = options_of_twin::peek_offset(int());
+            cell.read.peek_offset.store(kept, Ordering::Relaxed);
+            Ok(())
+        }
         // Valid, and without a meaning for the stack.
         _ => Ok(()),
     }
 }
+
+/// Lets nothing of what was written so far be held back.
+fn push(cell: &ObjectCell) {
+    let tail = cell.write.tx_tail.load(Ordering::Relaxed) & u64::from(u32::MAX);
+    let low = u32::try_from(tail).unwrap_or(0);
+    cell.write.pushed.store(low, Ordering::Relaxed);
+}
+
+/// A limit of what may be queued holds for the very next send; the host sets the flag as well.
+fn limited(cell: &ObjectCell) {
+    cell.host.flags.fetch_or(flag::LIMITED, Ordering::AcqRel);
+}
+
+/// TCP_FIN_TIMEOUT_MAX of Linux in seconds.
+const LINGER2_MAX: c_int = 120;
 
 /// Notes that connections of a listener get options from it that the channel does not keep.
 fn handed_down(socket: Socket, judge: c_int, level: c_int, name: c_int) -> Result<()> {
@@ -319,6 +385,9 @@ fn told_by(
         (sockopt::SOCKET, name::ZEROCOPY) => has(option::ZEROCOPY),
         (sockopt::TCP, name::INQ) => has(option::INQ),
         (sockopt::SOCKET, name::OOBINLINE) => has(option::OOB_INLINE),
+        (sockopt::SOCKET, name::PEEK_OFF) => {
+            Some(i32::try_from(kept.peek_offset).map_or(i32::MAX, |offset| offset - 1))
+        }
         (sockopt::SOCKET, name::RCVBUF) => positive(kept.rcvbuf),
         (sockopt::SOCKET, name::SNDBUF) => positive(kept.sndbuf),
         (sockopt::SOCKET, name::RCVLOWAT) => positive(kept.rcvlowat.max(1)),

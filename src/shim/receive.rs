@@ -12,7 +12,6 @@ use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespe
 
 use super::socket::is_nonblocking;
 use super::{control, cvt, message};
-use crate::channel::cell::option;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::fd::inflight::InFlight;
@@ -266,11 +265,11 @@ unsafe fn receive_message(socket: Socket, message: *mut msghdr, flags: c_int) ->
         let cut = if count == 0 { libc::MSG_TRUNC } else { 0 };
         head.msg_flags |= libc::MSG_OOB | cut;
     }
-    if cell.option.bits.load(Ordering::Relaxed) & option::INQ == 0 {
+    if cell.option.bits.load(Ordering::Relaxed) & control::MAKES_CONTROL == 0 {
         head.msg_controllen = 0;
     } else {
         // SAFETY: as the caller promises.
-        unsafe { control::put_queue(&mut head, cell) };
+        unsafe { control::put_all(&mut head, cell, count) };
     }
     // SAFETY: writable as the caller promises.
     unsafe { message.write_unaligned(head) };

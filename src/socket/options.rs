@@ -32,6 +32,18 @@ pub struct Options {
     pub tos: u32,
     /// IP_TTL.
     pub ttl: u32,
+    /// IP_MINTTL.
+    pub min_ttl: u32,
+    /// TCP_SYNCNT.
+    pub syn_count: u32,
+    /// TCP_LINGER2 in seconds; negative as its bits.
+    pub linger2_s: u32,
+    /// TCP_DEFER_ACCEPT in seconds.
+    pub defer_accept_s: u32,
+    /// TCP_NOTSENT_LOWAT in bytes.
+    pub notsent_lowat: u32,
+    /// SO_PEEK_OFF plus one.
+    pub peek_offset: u32,
     /// SO_RCVTIMEO in microseconds.
     pub rcvtimeo_us: u64,
     /// SO_SNDTIMEO in microseconds.
@@ -61,6 +73,12 @@ impl Options {
             max_segment: word(&option.max_segment),
             tos: word(&option.tos),
             ttl: word(&option.ttl),
+            min_ttl: word(&option.min_ttl),
+            syn_count: word(&option.syn_count),
+            linger2_s: word(&option.linger2_s),
+            defer_accept_s: word(&option.defer_accept_s),
+            notsent_lowat: word(&option.notsent_lowat),
+            peek_offset: word(&cell.read.peek_offset),
             rcvtimeo_us: cell.read.rcvtimeo_us.load(Ordering::Relaxed),
             sndtimeo_us: cell.read.sndtimeo_us.load(Ordering::Relaxed),
             rcvlowat: word(&cell.read.rcvlowat),
@@ -83,6 +101,12 @@ impl Options {
             (&option.max_segment, self.max_segment),
             (&option.tos, self.tos),
             (&option.ttl, self.ttl),
+            (&option.min_ttl, self.min_ttl),
+            (&option.syn_count, self.syn_count),
+            (&option.linger2_s, self.linger2_s),
+            (&option.defer_accept_s, self.defer_accept_s),
+            (&option.notsent_lowat, self.notsent_lowat),
+            (&cell.read.peek_offset, self.peek_offset),
             (&cell.read.rcvlowat, self.rcvlowat),
             (&cell.read.status_flags, self.status_flags),
             (&cell.wish.linger, self.linger),

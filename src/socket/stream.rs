@@ -10,9 +10,11 @@ use crate::channel::cell::{ObjectCell, flag, kind, shut};
 use crate::channel::sync::{Ordering, fence};
 use crate::errno::{Errno, Result};
 use crate::readiness;
+use crate::readiness::limit::limit;
 use crate::readiness::urgent::given_bytes;
 use crate::waiter::owner::{self, Held};
 
+mod peek;
 mod urgent;
 
 pub use urgent::recv_urgent;
@@ -101,6 +103,19 @@ pub fn recv(
     nonblocking: bool,
 ) -> Result<usize> {
     let cell = state::cell(link, object)?;
+    let got = receive(link, object, cell, parts, flags, nonblocking)?;
+    peek::note(cell, flags, got);
+    Ok(got)
+}
+
+fn receive(
+    link: &Link,
+    object: Object,
+    cell: &ObjectCell,
+    parts: &mut [IoSliceMut<'_>],
+    flags: RecvFlags,
+    nonblocking: bool,
+) -> Result<usize> {
     if cell.host.kind.load(Ordering::Acquire) == kind::LISTENER {
         return Err(Errno::NOTCONN);
     }
@@ -108,10 +123,17 @@ pub fn recv(
     if total == 0 {
         return Ok(0);
     }
-    let capacity = link.control.layout().rx_ring_bytes;
+    let capacity = link.control.layout().rx_bytes(object.index);
     let low = low_water(cell, flags, total);
     let nonblocking = nonblocking || flags.dontwait;
-    let kept = |done| if flags.peek { done } else { 0 };
+    let offset = usize::try_from(peek::offset(cell, flags)).unwrap_or(usize::MAX);
+    let kept = |done: usize| {
+        if flags.peek {
+            done.saturating_add(offset)
+        } else {
+            0
+        }
+    };
     let mut deadline = None;
     let mut done = 0;
     loop {
@@ -154,6 +176,7 @@ pub fn recv(
         let need = if flags.peek {
             u64::try_from(low)
                 .unwrap_or(u64::MAX)
+                .saturating_add(peek::offset(cell, flags))
                 .min(u64::from(capacity))
         } else {
             u64::try_from(low - done)
@@ -209,12 +232,12 @@ fn copy(
     done: usize,
     flags: RecvFlags,
 ) -> Result<usize> {
-    let capacity = link.control.layout().rx_ring_bytes;
+    let capacity = link.control.layout().rx_bytes(object.index);
     let total: usize = parts.iter().map(|part| part.len()).sum();
     let skip = if flags.peek { 0 } else { done };
     let want = u64::try_from(total.saturating_sub(skip)).unwrap_or(u64::MAX);
     loop {
-        let Step { view, skipped } = Step::at_head(cell, capacity, want);
+        let Step { view, skipped } = Step::of(cell, capacity, peek::offset(cell, flags), want);
         let len = view.range.len();
         if len == 0 && (skipped == 0 || flags.peek) {
             return Ok(0);
@@ -259,7 +282,7 @@ fn scatter(
     parts: &mut [IoSliceMut<'_>],
     mut skip: usize,
 ) -> bool {
-    let capacity = link.control.layout().rx_ring_bytes;
+    let capacity = link.control.layout().rx_bytes(object.index);
     let mut left = len as usize;
     for part in parts {
         let begin = skip.min(part.len());
@@ -292,7 +315,7 @@ pub fn send(link: &Link, object: Object, parts: &[IoSlice<'_>], flags: SendFlags
     let nonblocking = flags.nonblocking;
     let cell = state::cell(link, object)?;
     let total: usize = parts.iter().map(|part| part.len()).sum();
-    let capacity = link.control.layout().tx_ring_bytes;
+    let capacity = link.control.layout().tx_bytes(object.index);
     let writer = Writer {
         link,
         object,
@@ -406,11 +429,16 @@ impl Writer<'_> {
             return 1;
         }
         let backed = byte_ring::backed(&self.cell.host, &self.cell.write, self.capacity);
-        left.min(u64::from(backed)).max(1)
+        let most = limit(self.cell).map_or(u64::MAX, |limit| limit.most());
+        left.min(u64::from(backed)).min(most).max(1)
     }
 
     fn room(&self) -> u64 {
-        byte_ring::writable(&self.cell.host, &self.cell.write, self.capacity)
+        let room = byte_ring::writable(&self.cell.host, &self.cell.write, self.capacity);
+        match limit(self.cell) {
+            None => room,
+            Some(limit) => room.min(limit.room()),
+        }
     }
 
     /// Whether `need` bytes fit; if not, asks the lcore for an edge, and looks again.
@@ -487,8 +515,11 @@ impl Writer<'_> {
     }
 
     fn copy_in(&self, done: usize, nested: bool) -> usize {
-        let want = u64::try_from(self.total - done).unwrap_or(u64::MAX);
+        let mut want = u64::try_from(self.total - done).unwrap_or(u64::MAX);
         let cell = self.cell;
+        if let Some(limit) = limit(cell) {
+            want = want.min(limit.room());
+        }
         let range = byte_ring::reserve(&cell.host, &cell.write, self.capacity, want, nested).range;
         let mut at = u64::from(range.first.offset);
         let mut left = range.len() as usize;

@@ -181,11 +181,11 @@ pub struct FlowOptions {
     /// SO_KEEPALIVE.
     pub keepalive: bool,
     /// TCP_KEEPIDLE in seconds; 0 = 7200.
-    pub keepidle_s: u32,
+    pub keepidle_s: u16,
     /// TCP_KEEPINTVL in seconds; 0 = 75.
-    pub keepintvl_s: u32,
+    pub keepintvl_s: u16,
     /// TCP_KEEPCNT; 0 = 9.
-    pub keepcnt: u32,
+    pub keepcnt: u8,
     /// TCP_USER_TIMEOUT in milliseconds; 0 = the stack's.
     pub user_timeout_ms: u32,
     /// Receive ring capacity in bytes wanted (from SO_RCVBUF); 0 = the stack's.
@@ -196,6 +196,16 @@ pub struct FlowOptions {
     pub tos: u8,
     /// IP_TTL; 0 = 64.
     pub ttl: u8,
+    /// IP_MINTTL: packets with a lower time to live are dropped (RFC 5082).
+    pub min_ttl: u8,
+    /// TCP_SYNCNT: SYNs, or SYN-ACKs, that are sent again; 0 = the stack's.
+    pub syn_count: u8,
+    /// TCP_LINGER2: seconds in FIN-WAIT-2 once the program has let go, negative = none; 0 = the stack's.
+    pub linger2_s: i16,
+    /// TCP_DEFER_ACCEPT: seconds that a new connection waits for its first bytes.
+    pub defer_accept_s: u16,
+    /// IP_RECVERR: what ICMP says is told at once.
+    pub receive_errors: bool,
 }
 
 /// RFC 9293 states as the program side may learn them.
@@ -257,6 +267,10 @@ pub struct Facts {
     pub mss: u16,
     /// What the peer has marked as urgent.
     pub urgent: UrgentMark,
+    /// An error that did not end it, for a program that wants to know (IP_RECVERR).
+    pub soft_error: Option<Errno>,
+    /// Bytes taken by `send` that have not left yet.
+    pub unsent: u32,
 }
 
 /// What became different, in order. A flow stands at most once between two drains.

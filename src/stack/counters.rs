@@ -49,6 +49,8 @@ crate::counters! {
         syn_dropped_no_memory,
         /// Handshakes not completed because too many connections wait for accept.
         ack_dropped_accept_queue_full,
+        /// Acknowledgements that would have completed a handshake which waits for bytes (TCP_DEFER_ACCEPT).
+        acks_deferred,
         /// SYN-ACKs sent again because the SYN came again.
         syn_acks_sent_again,
         /// Flows that were established through a listener.

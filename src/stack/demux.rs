@@ -111,6 +111,8 @@ pub struct TcpFrame {
     pub sack_permitted: bool,
     /// Type of service of the packet.
     pub tos: u8,
+    /// Its time to live.
+    pub ttl: u8,
 }
 
 impl TcpFrame {
@@ -447,6 +449,7 @@ fn tcp(segment: &[u8], ip: Place, origin: Origin) -> Result<Class, DropReason> {
         window_scale: options.window_scale,
         sack_permitted: options.sack_permitted,
         tos: ip.header.tos,
+        ttl: ip.header.ttl,
     }))
 }
 

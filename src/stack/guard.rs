@@ -18,6 +18,10 @@ pub(crate) struct View {
     pub(crate) syn_sent: bool,
     /// The listener's accept queue is full.
     pub(crate) queue_full: bool,
+    /// The handshake is not to be completed before bytes come (TCP_DEFER_ACCEPT).
+    pub(crate) defers: bool,
+    /// Packets with a lower time to live are dropped (RFC 5082).
+    pub(crate) min_ttl: u8,
     /// The peer's initial sequence number.
     pub(crate) irs: u32,
     /// The next sequence number expected.
@@ -45,6 +49,10 @@ pub(crate) enum Action {
     Reset,
     /// It would complete a handshake that the accept queue has no room for: drop it, the peer tries again.
     QueueFull,
+    /// It would complete a handshake that waits for bytes: drop it.
+    Defer,
+    /// Feed it without its SYN, which was seen before: both ends have sent one (RFC 9293 section 3.5, figure 7).
+    WithoutSyn,
 }
 
 /// Says what to do with a segment of an existing flow.
@@ -53,6 +61,9 @@ pub(crate) fn judge(view: &View, frame: &TcpFrame) -> Action {
         frame.flags.contains(TcpFlags::SYN),
         frame.flags.contains(TcpFlags::ACK),
     );
+    if frame.ttl < view.min_ttl {
+        return Action::Ignore;
+    }
     if view.state == FlowState::SynSent {
         // The rules of RFC 9293 section 3.10.7.3 are smoltcp's own.
         return Action::Pass;
@@ -78,6 +89,10 @@ pub(crate) fn judge(view: &View, frame: &TcpFrame) -> Action {
             FlowState::SynReceived if half_open && !ack && frame.seq == view.irs => {
                 Action::SynAckAgain
             }
+            // smoltcp takes an acknowledgement there, and no second SYN.
+            FlowState::SynReceived if !half_open && ack && frame.seq == view.irs => {
+                Action::WithoutSyn
+            }
             FlowState::SynReceived if !half_open => Action::Pass,
             _ => Action::Challenge,
         };
@@ -91,6 +106,9 @@ pub(crate) fn judge(view: &View, frame: &TcpFrame) -> Action {
     }
     if half_open && view.queue_full && frame.ack == view.snd_una.wrapping_add(1) {
         return Action::QueueFull;
+    }
+    if view.defers && frame.sequence_len() == 0 && frame.ack == view.snd_una.wrapping_add(1) {
+        return Action::Defer;
     }
     Action::Pass
 }
@@ -168,6 +186,17 @@ pub(crate) fn trim(view: &View, bytes: &mut [u8], frame: &mut TcpFrame) -> Trim 
     verdict
 }
 
+/// Takes the SYN off a segment. False when the frame is too short for it.
+pub(crate) fn strip_syn(bytes: &mut [u8], frame: &mut TcpFrame) -> bool {
+    let Some(flags) = bytes.get_mut(frame.tcp + 13) else {
+        return false;
+    };
+    *flags &= !TcpFlags::SYN.0;
+    frame.flags = TcpFlags(*flags);
+    frame.seq = frame.seq.wrapping_add(1);
+    put_double(bytes, frame.tcp + 4, frame.seq).is_some()
+}
+
 /// Lifts an old acknowledgement to what is known, so that smoltcp does not drop the data that came with it: it wants
 /// a fresh one, RFC 9293 section 3.10.7.4 only says that an old one is ignored.
 pub(crate) fn refresh_ack(view: &View, bytes: &mut [u8], frame: &mut TcpFrame) {
@@ -194,6 +223,8 @@ mod tests {
         passive: true,
         syn_sent: true,
         queue_full: false,
+        defers: false,
+        min_ttl: 0,
         irs: 999,
         rcv_nxt: 2000,
         edge: 3000,
@@ -216,6 +247,7 @@ mod tests {
             window_scale: None,
             sack_permitted: false,
             tos: 0,
+            ttl: 64,
         }
     }
 
@@ -255,6 +287,38 @@ mod tests {
             ),
             Action::Pass
         );
+    }
+
+    #[test]
+    fn a_deferred_handshake_waits_for_bytes_or_a_fin() {
+        let view = View {
+            state: FlowState::SynReceived,
+            rcv_nxt: 1000,
+            snd_una: 499,
+            defers: true,
+            ..VIEW
+        };
+        let judged = |flags, len| judge(&view, &segment(flags, 1000, len));
+        assert_eq!(judged(0x10, 0), Action::Defer);
+        assert_eq!(judged(0x18, 1), Action::Pass);
+        assert_eq!(judged(0x11, 0), Action::Pass);
+        assert_eq!(judged(0x04, 0), Action::Forget);
+    }
+
+    #[test]
+    fn a_packet_from_farther_away_than_allowed_says_nothing() {
+        let view = View {
+            min_ttl: 64,
+            ..VIEW
+        };
+        assert_eq!(judge(&view, &segment(0x10, 2000, 0)), Action::Pass);
+        let view = View {
+            min_ttl: 65,
+            ..VIEW
+        };
+        for flags in [0x10, 0x04, 0x02] {
+            assert_eq!(judge(&view, &segment(flags, 2000, 0)), Action::Ignore);
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::drop_reason::DropReason;
 use super::flow::Panicked;
 use super::flow_table::{Cold, Flags, Hot, Phase};
 use super::frame::Checksums;
-use super::guard::{Action, Trim, View, is_expected, judge, refresh_ack, trim};
+use super::guard::{Action, Trim, View, is_expected, judge, refresh_ack, strip_syn, trim};
 use super::interface::{Interface, Outlet, Wire, seal};
 use super::life::is_in;
 use super::listener::Listener;
@@ -21,6 +21,9 @@ use crate::device::{BURST_MAX, RxFrame, TxQueue};
 use crate::errno::Errno;
 use crate::time::Instant;
 
+/// Says whether a received frame is wanted, from what it is.
+pub(super) type Keep<'a> = &'a mut dyn FnMut(&Stack, &Class, &mut RxFrame<'_>) -> bool;
+
 impl Stack {
     /// Takes a burst of received frames. The whole burst is classified, then looked up, then processed in order.
     pub fn ingress(
@@ -29,6 +32,18 @@ impl Stack {
         frames: &mut [RxFrame<'_>],
         memory: &mut dyn FlowMemory,
         tx: &mut dyn TxQueue,
+    ) {
+        self.ingress_if(now, frames, memory, tx, None);
+    }
+
+    /// As [`Stack::ingress`], but frames that `keep` does not want, by what they are, are as if they had not come.
+    pub fn ingress_if(
+        &mut self,
+        now: Instant,
+        frames: &mut [RxFrame<'_>],
+        memory: &mut dyn FlowMemory,
+        tx: &mut dyn TxQueue,
+        keep: Option<Keep<'_>>,
     ) {
         self.tx_slots = self.tx_slots.max(tx.room());
         // A reply made while a segment is processed is lost without a buffer.
@@ -42,6 +57,12 @@ impl Stack {
                 .iter()
                 .map(|frame| (classify(frame.bytes, frame.meta, &self.rules), None)),
         );
+        let mut kept = frames.len();
+        if let Some(keep) = keep {
+            kept = self.sift(frames, &mut burst, keep);
+            burst.truncate(kept);
+        }
+        let frames = frames.get_mut(..kept).unwrap_or_default();
         let mut hashes = [0; BURST_MAX];
         let crowd = self.fetch_parts(&burst, &mut hashes);
         let bytes: usize = frames.iter().map(|frame| frame.bytes.len()).sum();
@@ -63,6 +84,27 @@ impl Stack {
             self.receive(&mut io, frame.bytes, class, flow);
         }
         self.burst = burst;
+    }
+
+    /// Moves the frames that are wanted to the front, in their order, and what they are with them; returns how many those are.
+    fn sift(
+        &self,
+        frames: &mut [RxFrame<'_>],
+        burst: &mut [(Class, Option<u32>)],
+        keep: Keep<'_>,
+    ) -> usize {
+        let mut kept = 0;
+        for at in 0..frames.len().min(burst.len()) {
+            let (Some(frame), Some((class, _))) = (frames.get_mut(at), burst.get(at)) else {
+                break;
+            };
+            if keep(self, class, frame) {
+                frames.swap(kept, at);
+                burst.swap(kept, at);
+                kept += 1;
+            }
+        }
+        kept
     }
 
     /// Hashes the connection of each frame. With many flows nearly every line is a miss, so that each step fetches what the next
@@ -161,13 +203,21 @@ impl Stack {
         mut frame: TcpFrame,
         index: u32,
     ) {
-        let Some(view) = self.view(index) else { return };
+        let Some(view) = self.view(io.now, index) else {
+            return;
+        };
         match judge(&view, &frame) {
             Action::Pass => {}
             Action::Ignore => return self.counters.rx_segments_ignored.raise(),
             Action::SynAckAgain => return self.resend_syn_ack(io, index),
             Action::Challenge => return self.challenge(io, index),
             Action::QueueFull => return self.counters.ack_dropped_accept_queue_full.raise(),
+            Action::Defer => return self.counters.acks_deferred.raise(),
+            Action::WithoutSyn => {
+                if !strip_syn(bytes, &mut frame) {
+                    return;
+                }
+            }
             Action::Forget => {
                 self.counters.flows_reset_half_open.raise();
                 return self.free(io, index);
@@ -207,6 +257,7 @@ impl Stack {
                 cold.mac = frame.source_mac;
                 cold.watchdog.heard(io.now);
                 cold.window_closed = frame.window == 0;
+                cold.meter.note_window(&frame);
                 if frame.flags.contains(TcpFlags::ACK)
                     && distance(frame.ack, hot.track.snd_nxt) >= 0
                 {
@@ -219,6 +270,9 @@ impl Stack {
         }
         if frame.payload_len > 0 && !self.make_place(io, &frame, index) {
             return;
+        }
+        if plausible && self.feed_pieces(io, &frame, index).is_err() {
+            return self.drop_broken(io, index);
         }
         let Some(packet) = bytes.get(frame.ip.clone()) else {
             return;
@@ -248,10 +302,11 @@ impl Stack {
     }
 
     /// What the guard must know of a flow.
-    pub(crate) fn view(&self, index: u32) -> Option<View> {
+    pub(crate) fn view(&self, now: Instant, index: u32) -> Option<View> {
         let (hot, cold) = self.table.look(index)?;
         let passive = !hot.flags.has(Flags::ACTIVE);
-        let queue_full = hot.phase == Phase::HalfOpen
+        let half_open = hot.phase == Phase::HalfOpen;
+        let queue_full = half_open
             && cold
                 .listener
                 .and_then(|id| self.listeners.at(id))
@@ -261,6 +316,8 @@ impl Stack {
             passive,
             syn_sent: cold.meter.syns > 0,
             queue_full,
+            defers: half_open && is_deferred(now, cold),
+            min_ttl: cold.options.min_ttl,
             irs: hot.track.irs,
             rcv_nxt: rcv_nxt(hot, cold),
             edge: hot.track.edge,
@@ -408,12 +465,15 @@ impl Stack {
             cold.state = FlowState::Closed;
             return self.mark_dirty(index);
         }
+        let is_active = hot.flags.has(Flags::ACTIVE);
         self.grow(io, index);
         match facts.state {
             FlowState::Closed => return self.settle_closed(io, index, was),
             FlowState::TimeWait => return self.enter_time_wait(io, index),
             FlowState::Established | FlowState::CloseWait => {
-                if was == FlowState::SynSent {
+                // Both ends may have sent a SYN; passive flows are counted where they are accepted.
+                let met = was == FlowState::SynReceived && is_active;
+                if was == FlowState::SynSent || met {
                     self.counters.flows_connected.raise();
                 }
                 self.settle_open(index);
@@ -597,13 +657,24 @@ impl Stack {
     }
 }
 
+/// Whether a handshake still has time to wait for its first bytes. Nothing that is waited for has been heard since the SYN.
+fn is_deferred(now: Instant, cold: &Cold) -> bool {
+    let patience = Duration::from_secs(u64::from(cold.options.defer_accept_s));
+    cold.watchdog.since_heard(now) < patience
+}
+
 /// Whether more than two segments wait to be sent.
 fn wants_to_cut(hot: &Hot, cold: &Cold) -> bool {
-    let under_way = u64::from(ahead(snd_una(cold), hot.track.snd_nxt));
-    let unsent = (cold.tx_total - cold.tx_acked).saturating_sub(under_way);
     // The pointer of urgent data would be wrong in all segments but the first.
     let whole = Flags::LOOPED.with(Flags::URGENT);
-    unsent > 2 * u64::from(cold.meter.mss) && !hot.flags.has(whole)
+    unsent(hot, cold) > 2 * u32::from(cold.meter.mss) && !hot.flags.has(whole)
+}
+
+/// Bytes that the engine has and that have never left.
+pub(crate) fn unsent(hot: &Hot, cold: &Cold) -> u32 {
+    let under_way = u64::from(ahead(snd_una(cold), hot.track.snd_nxt));
+    let unsent = (cold.tx_total - cold.tx_acked).saturating_sub(under_way);
+    u32::try_from(unsent).unwrap_or(u32::MAX)
 }
 
 /// How long the acknowledgement of `frame` may wait. A merged frame of several segments and a FIN do not wait.

@@ -83,6 +83,9 @@ impl Stack {
         let Some(listener) = self.listeners.at(id) else {
             return;
         };
+        if frame.ttl < listener.options.min_ttl {
+            return self.counters.rx_segments_ignored.raise();
+        }
         if listener.accept_queue_full() {
             return self.counters.syn_dropped_accept_queue_full.raise();
         }
@@ -145,6 +148,7 @@ impl Stack {
             } else {
                 0
             };
+            cold.meter.note_window(frame);
             cold.meter.mss = mss;
             cold.meter.tos = options.tos;
             cold.meter.max_segment = options.max_segment;
@@ -224,7 +228,7 @@ impl Stack {
             local: SocketAddrV4::new(address, port),
             remote,
         };
-        if port == 0 || key.local == key.remote || !self.is_free(key) {
+        if port == 0 || !self.is_free(key) {
             return Err(Errno::ADDRNOTAVAIL);
         }
         let taken = Buffers::take(
@@ -485,7 +489,7 @@ impl Stack {
         // A peer that knows how to provoke it may do so at line rate; the counter tells them all.
         if self.warnings.allow(io.now) {
             crate::error!(
-                "flow dropped after a panic local={} remote={}",
+                "event=flow_dropped_after_panic local={} remote={}",
                 key.local,
                 key.remote
             );

@@ -6,7 +6,7 @@ use super::flow_table::{Cold, Flags, Hot, Phase};
 use super::input::ACK_DELAY;
 use super::neighbor::Resolution;
 use super::stack::{Io, Stack};
-use super::tracker::distance;
+use super::tracker::{ahead, distance};
 use super::watchdog::{Verdict, Watched};
 use crate::device::{BURST_MAX, TxQueue};
 use crate::errno::Errno;
@@ -135,7 +135,6 @@ impl Stack {
 
     fn send_dirty(&mut self, io: &mut Io<'_>) -> usize {
         let mut work = 0;
-        self.ask_port_again = None;
         for _ in 0..self.dirty.len() {
             if work >= TURN_SEGMENTS {
                 break;
@@ -159,6 +158,9 @@ impl Stack {
                 (sent, progress) = (sent + more, then);
             }
             work += sent;
+            if sent > 0 {
+                self.stall.over();
+            }
             match progress {
                 Progress::Idle => {}
                 Progress::More => self.mark_dirty(index),
@@ -170,9 +172,7 @@ impl Stack {
                         self.dirty.push_front(index);
                     }
                     self.counters.transmits_stopped_no_room.raise();
-                    if work == 0 {
-                        self.ask_port_again = Some(io.now + PORT_RETRY);
-                    }
+                    self.stall.refused(io.now);
                     break;
                 }
             }
@@ -222,6 +222,9 @@ impl Stack {
                 Due::Now if sent >= FLOW_SEGMENTS => return (sent, Progress::More),
                 Due::Now if quiet < QUIET_ROUNDS => {}
                 due => {
+                    if due != Due::Now {
+                        note_congestion(hot, cold);
+                    }
                     self.pay_ack(io, index, sent);
                     self.arm(io.now, index, due);
                     return (sent, Progress::Idle);
@@ -406,14 +409,16 @@ impl Stack {
             return true;
         }
         let syns = cold.meter.syns;
+        let own = cold.options.syn_count;
+        let limit = |usual| if own == 0 { usual } else { own };
         match cold.state {
-            FlowState::SynSent if syns > self.config.syn_retries => {
+            FlowState::SynSent if syns > limit(self.config.syn_retries) => {
                 self.counters.flows_timed_out_syn.raise();
                 let error = cold.soft_error.unwrap_or(Errno::TIMEDOUT);
                 self.kill(io, index, error, false);
                 return false;
             }
-            FlowState::SynReceived if syns > self.config.synack_retries => {
+            FlowState::SynReceived if syns > limit(self.config.synack_retries) => {
                 self.counters.flows_timed_out_half_open.raise();
                 self.kill(io, index, Errno::TIMEDOUT, false);
                 return false;
@@ -431,6 +436,19 @@ impl Stack {
 }
 
 /// What the watchdog must know of a flow.
+/// Learns the congestion window where it is what stops the engine, which has nothing to send now.
+fn note_congestion(hot: &Hot, cold: &mut Cold) {
+    let unacknowledged = cold.tx_total - cold.tx_acked;
+    if unacknowledged == 0 {
+        return;
+    }
+    let in_flight = ahead(super::input::snd_una(cold), hot.track.snd_nxt);
+    let unsent = unacknowledged.saturating_sub(u64::from(in_flight));
+    if let Some(window) = cold.meter.congestion_window(in_flight, unsent) {
+        cold.congestion_window = window;
+    }
+}
+
 fn watched(hot: &Hot, cold: &Cold) -> Watched {
     let facts = hot.engine.facts();
     let closing = matches!(
@@ -459,7 +477,5 @@ const LOOP_ROUNDS: usize = 8;
 const LOOP_BUDGET: usize = 8 * BURST_MAX;
 /// Timers in one call.
 const TIMER_BUDGET: usize = 1024;
-/// When to ask a port again that took nothing, because its peer is away or its link down: seldom enough for an idle core.
-const PORT_RETRY: core::time::Duration = core::time::Duration::from_millis(1);
 /// When to ask again for what was refused.
 const RETRY: core::time::Duration = core::time::Duration::from_millis(10);

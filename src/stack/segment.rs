@@ -229,6 +229,7 @@ mod tests {
             window_scale: None,
             sack_permitted: false,
             tos: 0,
+            ttl: 64,
         }
     }
 

@@ -9,8 +9,9 @@ use std::collections::{HashMap, VecDeque};
 use super::api::{Change, Facts, FlowMemory, FlowOptions, ListenRequest, StackConfig};
 use super::changes::{Changes, forget};
 use super::counters::StackCounters;
-use super::demux::{self, Class, FlowKey, Rules};
+use super::demux::{Class, FlowKey, Rules};
 use super::flow_table::{Flags, FlowTable, Phase};
+use super::input::unsent;
 use super::interface::{Interfaces, Outlet, Station};
 use super::listener::ListenerTable;
 use super::loopback::Loopback;
@@ -18,12 +19,13 @@ use super::neighbor::NeighborTable;
 use super::port_alloc::PortAllocator;
 use super::rate_limit::RateLimit;
 use super::route::RouteTable;
+use super::stall::Stall;
 use super::sweep::Sweep;
 use super::time_wait::TimeWaitTable;
 use super::timer_wheel::TimerWheel;
 use super::urgent::UrgentTable;
 use crate::device::frame::LINK_HEADER_BYTES;
-use crate::device::{BURST_MAX, RxMeta, TxQueue};
+use crate::device::{BURST_MAX, TxQueue};
 use crate::errno::Errno;
 use crate::id::{FlowId, ListenerId};
 use crate::time::Instant;
@@ -58,6 +60,8 @@ pub struct Stack {
     pub(crate) looped: Loopback,
     /// Flows that want to be asked for segments.
     pub(crate) dirty: VecDeque<u32>,
+    /// Set while the port takes nothing.
+    pub(crate) stall: Stall,
     /// Flows that wait for the MAC address of a next hop.
     pub(crate) unresolved: HashMap<Ipv4Addr, Vec<FlowId>>,
     /// Flows with urgent data.
@@ -72,8 +76,6 @@ pub struct Stack {
     pub(crate) sweep: Sweep,
     /// The largest room the transmit queue ever had.
     pub(crate) tx_slots: usize,
-    /// The port took nothing of what the dirty flows have: when it is asked again.
-    pub(crate) ask_port_again: Option<Instant>,
     pub(crate) resets: RateLimit,
     pub(crate) challenges: RateLimit,
     pub(crate) unreachables: RateLimit,
@@ -130,6 +132,7 @@ impl Stack {
             changes: Changes::default(),
             looped: Loopback::default(),
             dirty: VecDeque::new(),
+            stall: Stall::default(),
             unresolved: HashMap::new(),
             urgent: UrgentTable::default(),
             burst: Vec::with_capacity(BURST_MAX),
@@ -137,7 +140,6 @@ impl Stack {
             due: Vec::new(),
             sweep: Sweep::default(),
             tx_slots: 0,
-            ask_port_again: None,
             resets: RateLimit::new(RESETS_PER_SECOND, RESETS_PER_SECOND),
             challenges: RateLimit::new(CHALLENGES_PER_SECOND, CHALLENGES_PER_SECOND),
             unreachables: RateLimit::new(UNREACHABLES_PER_SECOND, UNREACHABLES_PER_SECOND),
@@ -289,16 +291,17 @@ impl Stack {
         }
     }
 
+    /// Changes what a listener's flows start with; those under way keep what they have.
+    pub fn set_listener_options(&mut self, id: ListenerId, options: &FlowOptions) {
+        if let Some(listener) = self.listeners.at_mut(id) {
+            listener.options = *options;
+        }
+    }
+
     /// Everything the program side may learn of a flow; None when the id is not good any more.
     #[must_use]
     pub fn facts(&self, flow: FlowId) -> Option<Facts> {
         self.facts_of(self.table.resolve(flow)?)
-    }
-
-    /// Says what a frame received from the wire is.
-    #[must_use]
-    pub fn classify(&self, bytes: &[u8], meta: RxMeta) -> Class {
-        demux::classify(bytes, meta, &self.rules)
     }
 
     /// The flow between two ends, with its token.
@@ -328,6 +331,8 @@ impl Stack {
             retransmits: cold.meter.retransmits,
             mss: cold.meter.mss,
             urgent: self.urgent.received(hot.flags, index),
+            soft_error: cold.soft_error.filter(|_| cold.options.receive_errors),
+            unsent: unsent(hot, cold),
         })
     }
 
@@ -363,9 +368,9 @@ impl Stack {
         if self.looped.len() > 0 {
             return Some(Instant::ZERO);
         }
-        let dirty = !self.dirty.is_empty();
+        let dirty = (!self.dirty.is_empty()).then_some(Instant::ZERO);
         [
-            dirty.then(|| self.ask_port_again.unwrap_or(Instant::ZERO)),
+            dirty,
             self.wheel.next_due(),
             self.neighbors.next_due(),
             self.time_wait.next_due(),
@@ -374,6 +379,7 @@ impl Stack {
         .into_iter()
         .flatten()
         .min()
+        .map(|due| self.stall.delays(due))
     }
 
     /// Puts a flow into the dirty list, once.

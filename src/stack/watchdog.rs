@@ -114,7 +114,7 @@ impl Watchdog {
     ) -> Option<Instant> {
         [
             self.stall_end(flow, options, config),
-            self.orphan_end(flow, config),
+            self.orphan_end(flow, options, config),
             self.probe_at(flow, options),
         ]
         .into_iter()
@@ -134,7 +134,7 @@ impl Watchdog {
         if passed(self.stall_end(flow, options, config)) {
             return Verdict::TimedOut;
         }
-        if passed(self.orphan_end(flow, config)) {
+        if passed(self.orphan_end(flow, options, config)) {
             return Verdict::Orphaned;
         }
         if !passed(self.probe_at(flow, options)) {
@@ -143,7 +143,7 @@ impl Watchdog {
         let limit = if options.keepcnt == 0 {
             KEEPALIVE_PROBES
         } else {
-            options.keepcnt
+            u32::from(options.keepcnt)
         };
         if self.probes >= limit {
             return Verdict::Dead;
@@ -170,12 +170,25 @@ impl Watchdog {
         self.stalled.map(|since| since + limit)
     }
 
-    fn orphan_end(&self, flow: Watched, config: &StackConfig) -> Option<Instant> {
+    fn orphan_end(
+        &self,
+        flow: Watched,
+        options: &FlowOptions,
+        config: &StackConfig,
+    ) -> Option<Instant> {
         if !flow.orphan {
             return None;
         }
         match flow.state {
-            FlowState::FinWait2 => self.half_closed.map(|since| since + config.fin_timeout),
+            FlowState::FinWait2 => {
+                let limit = match u64::try_from(options.linger2_s) {
+                    Ok(0) => config.fin_timeout,
+                    Ok(own) => Duration::from_secs(own),
+                    // Negative: it waits for nobody.
+                    Err(_) => Duration::ZERO,
+                };
+                self.half_closed.map(|since| since + limit)
+            }
             _ => self.orphaned.map(|since| since + config.orphan_timeout),
         }
     }
@@ -188,7 +201,7 @@ impl Watchdog {
         if !options.keepalive || !open || flow.outstanding {
             return None;
         }
-        let seconds = |own: u32, usual: u64| {
+        let seconds = |own: u16, usual: u64| {
             Duration::from_secs(if own == 0 { usual } else { u64::from(own) })
         };
         Some(if self.probes == 0 {

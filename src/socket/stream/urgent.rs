@@ -20,15 +20,23 @@ pub(super) struct Step {
     pub(super) skipped: u32,
 }
 
+/// An offset beyond the ring finds nothing, whatever it is.
+fn skipped_bytes(offset: u64) -> u32 {
+    u32::try_from(offset).unwrap_or(u32::MAX)
+}
+
 impl Step {
-    /// What lies at the head, `want` bytes at most: up to the mark, or from behind the urgent byte on.
-    pub(super) fn at_head(cell: &ObjectCell, capacity: u32, want: u64) -> Self {
+    /// What lies at the head, or `offset` bytes behind it, `want` bytes at most: up to the mark, or from behind the urgent byte on.
+    pub(super) fn of(cell: &ObjectCell, capacity: u32, offset: u64, want: u64) -> Self {
         loop {
             let Some(mark) = mark(cell) else {
-                let view = byte_ring::readable(&cell.host, &cell.read, capacity, 0, want);
-                return Self { view, skipped: 0 };
+                let view = byte_ring::readable(&cell.host, &cell.read, capacity, offset, want);
+                return Self {
+                    view,
+                    skipped: skipped_bytes(offset),
+                };
             };
-            if let Some(step) = Self::about(&mark, cell, capacity, want) {
+            if let Some(step) = Self::about(&mark, cell, capacity, offset, want) {
                 return step;
             }
         }
@@ -36,17 +44,24 @@ impl Step {
 
     /// None when another thread has read on meanwhile.
     #[cold]
-    fn about(mark: &Mark, cell: &ObjectCell, capacity: u32, want: u64) -> Option<Self> {
-        let skipped = u64::from(mark.is_stepped_over() && mark.arrived);
-        let want = if mark.ahead > 0 {
-            want.min(mark.ahead)
+    fn about(
+        mark: &Mark,
+        cell: &ObjectCell,
+        capacity: u32,
+        offset: u64,
+        want: u64,
+    ) -> Option<Self> {
+        let is_here = mark.ahead == offset;
+        let skipped = offset + u64::from(is_here && !mark.inline && mark.arrived);
+        let want = if mark.ahead > offset {
+            want.min(mark.ahead - offset)
         } else {
             want
         };
         let view = byte_ring::readable(&cell.host, &cell.read, capacity, skipped, want);
         (view.head + mark.ahead == mark.position).then_some(Self {
             view,
-            skipped: u32::from(skipped != 0),
+            skipped: skipped_bytes(skipped),
         })
     }
 }
@@ -89,7 +104,7 @@ pub fn recv_urgent(
         };
     }
     let mut byte = [0];
-    let capacity = link.control.layout().rx_ring_bytes;
+    let capacity = link.control.layout().rx_bytes(object.index);
     let place = Range::new(mark.position, 1, capacity);
     if !link.receive.copy_out(object.index, place, &mut byte) {
         return Err(Errno::IO);

@@ -40,7 +40,7 @@ fn arp(script: &Script) -> Vec<ArpFrame> {
 }
 
 /// What the station with `mac` says of itself.
-fn arp_from(host: u8, mac: [u8; 6], reply: bool) -> Vec<u8> {
+pub(super) fn arp_from(host: u8, mac: [u8; 6], reply: bool) -> Vec<u8> {
     let frame = ArpFrame {
         destination: super::mac(1),
         reply,
@@ -163,7 +163,7 @@ fn syns_are_sent_again_and_then_it_is_over() {
 }
 
 /// An ICMP error of type 3 that quotes our segment.
-fn unreachable(code: u8, mtu: u16, quoted: &[u8]) -> Vec<u8> {
+pub(super) fn unreachable(code: u8, mtu: u16, quoted: &[u8]) -> Vec<u8> {
     let message_len = 8 + quoted.len().min(40);
     let mut packet = vec![0; 20 + message_len];
     let repr = Ipv4Repr {

@@ -1,11 +1,13 @@
 //! Traces over a tiny wire, and whole stacks against each other in virtual time.
 
 mod bulk;
+mod congestion;
 mod connect;
 mod endings;
 mod guard;
 mod handshake;
 mod load;
+mod options;
 mod pair;
 mod peer;
 mod sweep;

@@ -43,6 +43,7 @@ fn segment(port: u16, flags: TcpFlags, seq: u32, payload_len: usize) -> TcpFrame
         window_scale: None,
         sack_permitted: false,
         tos: 0,
+        ttl: 64,
     }
 }
 
