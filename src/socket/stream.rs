@@ -82,9 +82,9 @@ impl End {
 /// Fetches what the program is about to read of `object`, and the place of its answer: both lie on pages of their own, so that
 /// with many connections each of them misses.
 pub fn fetch(link: &Link, object: Object, cell: &ObjectCell) {
-    let capacity = link.control.layout().rx_ring_bytes;
+    let capacity = link.control.layout().rx_bytes(object.index);
     let ready = byte_ring::readable(&cell.host, &cell.read, capacity, 0, u64::from(capacity));
-    if ready.range.len() > 0 {
+    if !ready.range.is_empty() {
         link.receive.fetch(object.index, ready.range);
         link.control.tx_fetch(object.index);
     }
