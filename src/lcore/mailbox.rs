@@ -13,6 +13,7 @@ use rustix::io::ReadWriteFlags;
 use super::look::{Look, Seen};
 use super::segments::Segments;
 use super::share::Share;
+use super::watch::Watch;
 use crate::capture::Recorder;
 use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
@@ -95,6 +96,11 @@ pub enum Mail {
     Capture {
         /// Who copies it.
         recorder: Option<Box<Recorder>>,
+    },
+    /// A connection is watched from now on, until whoever watches goes.
+    Watch {
+        /// Which one, and where it is told.
+        watch: Box<Watch>,
     },
     /// The MTU of the port's interface has changed.
     Mtu {

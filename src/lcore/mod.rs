@@ -19,6 +19,7 @@
 //! share      what one family may have of what all share
 //! post       what the control thread says
 //! report     what is told when somebody asks
+//! watch      one connection under observation
 //! idle       spin, yield, sleep
 //! rest       the sleep itself
 //! ```
@@ -52,6 +53,7 @@ mod status;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;
+mod watch;
 mod worker;
 
 pub use affinity::{Placement, cpus_of, place};
@@ -66,4 +68,5 @@ pub use process::release_process;
 pub use segments::Segments;
 pub use share::Share;
 pub use status::LcoreStatus;
+pub use watch::{Sight, Watch, Watcher};
 pub use worker::{Lcore, LcoreConfig};

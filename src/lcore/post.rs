@@ -126,6 +126,7 @@ impl Lcore {
                 let _ = to.try_send(self.look(now, at));
             }
             Mail::Capture { recorder } => self.capture(recorder),
+            Mail::Watch { watch } => self.watches.push(*watch),
             Mail::Mtu { mtu } => self.stack.set_port_mtu(mtu),
             Mail::Neighbour => self.idle.share(),
             Mail::Stop => self.stopped = true,

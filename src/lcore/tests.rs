@@ -8,6 +8,7 @@ mod payload;
 #[path = "../../tests/support/program.rs"]
 pub(crate) mod program;
 mod several;
+mod watch;
 
 use core::time::Duration;
 use std::sync::Arc;

@@ -15,6 +15,7 @@ use super::object::Token;
 use super::payload::packet::{JudgedTx, SharedSent, lock, passes};
 use super::peers::{Peers, Taker};
 use super::status::LcoreStatus;
+use super::watch::Watch;
 use crate::device::{RxFrame, RxQueue, TxQueue};
 use crate::gpu::{Ends, PacketStage, Pipeline, StreamStage};
 use crate::id::FlowId;
@@ -82,6 +83,8 @@ pub struct Lcore {
     pub(super) peers: Option<Peers>,
     pub(super) clock: Clock,
     pub(super) latency: Latency,
+    /// Connections that somebody watches; empty nearly always.
+    pub(super) watches: Vec<Watch>,
     pub(super) held: Held,
     pub(super) idle: Idle,
     pub(super) somaxconn: u32,
@@ -134,6 +137,7 @@ impl Lcore {
             landed: Vec::new(),
             clock: Clock::new(config.now),
             latency: Latency::default(),
+            watches: Vec::new(),
             held: Held::default(),
             idle: Idle::new(config.idle, config.shares_cpu, config.now),
             somaxconn: config.somaxconn,
@@ -164,12 +168,14 @@ impl Lcore {
         let mut work = self.receive(now);
         work += self.commands(now);
         work += self.release(now);
+        self.watch(now, false);
         work += self.stack.expire(now, &mut self.memory, self.tx.as_mut());
         work += self.land(now);
         // The program works on what came while the answers of others leave: a burst to the kernel takes its time.
         work += self.publish(now);
         work += self.wake();
         work += self.stack.transmit(now, &mut self.memory, self.tx.as_mut());
+        self.watch(now, true);
         self.tx.flush(now);
         // What became different by sending; nothing in nearly every turn.
         if self.stack.has_changes() {
@@ -183,6 +189,23 @@ impl Lcore {
             self.latency.worked();
         }
         work
+    }
+
+    /// How many are watched.
+    #[cfg(test)]
+    pub(super) fn watches(&self) -> usize {
+        self.watches.len()
+    }
+
+    /// Looks at what is watched.
+    fn watch(&mut self, now: Instant, sent: bool) {
+        if !self.watches.is_empty() {
+            let stack = &self.stack;
+            // As a capture stamps frames: the turn's own time lies before all that it does.
+            let at = time::monotonic();
+            self.watches
+                .retain_mut(|watch| watch.look(now, at, sent, stack));
+        }
     }
 
     fn receive(&mut self, now: Instant) -> usize {

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 
 use super::desk::{Desk, Facts};
 use crate::capture::Recorder;
-use crate::lcore::{Counted, Latencies, Look, Mail, Mailbox, Seen};
+use crate::lcore::{Counted, Latencies, Look, Mail, Mailbox, Seen, Watch};
 use crate::stack::{FlowView, ListenerView, RestView};
 
 /// Whoever has not answered within this has other troubles.
@@ -57,6 +57,14 @@ impl Asker {
         for mailbox in &self.mailboxes {
             let recorder = recorders.next().map(Box::new);
             mailbox.post(Mail::Capture { recorder });
+        }
+    }
+
+    /// Begins to watch a connection, at each lcore: one of them has it. It ends with the [`Watcher`](crate::lcore::Watcher).
+    pub(super) fn watch(&self, watch: &Watch) {
+        for mailbox in &self.mailboxes {
+            let watch = Box::new(watch.clone());
+            mailbox.post(Mail::Watch { watch });
         }
     }
 

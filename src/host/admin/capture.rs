@@ -129,7 +129,7 @@ pub(super) fn run(answer: &mut Answer, query: &Value, session: Session) {
 }
 
 /// Nanoseconds since 1970 at the start of the monotonic clock.
-fn epoch() -> u64 {
+pub(super) fn epoch() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
@@ -165,7 +165,7 @@ fn pump(
             return (count, Some(errno));
         }
         out.clear();
-        if !ending && (count >= limit || hung_up(answer)) {
+        if !ending && (count >= limit || answer.hung_up()) {
             // The recorder hands over what it has when the lcore lets it go.
             asker.capture(Vec::new());
             ending = true;
@@ -186,14 +186,6 @@ fn pump(
     let now = epoch().saturating_add(monotonic().nanos());
     pcapng::end(&mut out, now, reader.counts());
     (count, write(None, to, &out).err())
-}
-
-/// Whether the tool closed its half, or went.
-fn hung_up(answer: &Answer) -> bool {
-    let mut wait = [PollFd::from_borrowed_fd(answer.socket(), PollFlags::IN)];
-    let now = timespec(Duration::ZERO);
-    // A tool says nothing more after its query: whatever is readable is the end.
-    rustix::event::poll(&mut wait, Some(&now)) != Ok(0)
 }
 
 /// Writes all of `bytes`, as slowly as the tool takes them; meanwhile frames for which no buffer is free are lost and

@@ -18,6 +18,7 @@ mod desk;
 mod session;
 mod sockets;
 mod telemetry;
+mod trace;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

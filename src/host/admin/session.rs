@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::answer::Answer;
 use super::asker::{Asker, Silent};
 use super::desk::Facts;
-use super::{Session, capture, sockets};
+use super::{Session, capture, sockets, trace};
 use crate::device::PortStats;
 use crate::lcore::{Counted, Histogram, Latencies};
 
@@ -24,7 +24,7 @@ pub(super) fn run(answer: &mut Answer, text: &str, session: Session) {
         "status" => status(answer, asker),
         "stats" => stats(answer, asker),
         "sockets" => sockets::run(answer, asker),
-        "socket" => sockets::one(answer, &query, asker),
+        "trace" => trace::run(answer, &query, asker),
         "latency" => latency(answer, asker),
         "capture" => return capture::run(answer, &query, session),
         other => {
