@@ -120,6 +120,8 @@ pub struct ReadLine {
     pub urgent_taken: AtomicU64,
     /// SO_PEEK_OFF plus one; 0 = off.
     pub peek_offset: AtomicU32,
+    /// Which pipes for signals the host was given; see `fd::signals`.
+    pub signals: AtomicU32,
 }
 
 /// Written by program threads: writing. See [`super::byte_ring`].

@@ -48,6 +48,9 @@ pub enum Kind {
     Inline,
     /// Program to program: object `a` of generation `b`, text = the family. See `attach::transit`.
     Passed,
+    /// Program: signals of object `a`, whose generation is the rest of `b`; bit 0 of `b`: of urgent data; bit 1: what has happened
+    /// to it before counts. \[a pipe, open for both ways, that is written for each\]; none = no more.
+    Signals,
 }
 
 impl Kind {
@@ -67,6 +70,7 @@ impl Kind {
             Self::Answer,
             Self::Inline,
             Self::Passed,
+            Self::Signals,
         ]
         .into_iter()
         .find(|kind| *kind as u32 == number)

@@ -13,6 +13,7 @@ pub mod passing;
 pub mod registry;
 pub mod revive;
 pub mod route;
+pub mod signals;
 pub mod table;
 pub mod twin;
 

@@ -157,6 +157,7 @@ impl Work<'_> {
             *self.busy = self.busy.saturating_sub(1);
         }
         *record = Record::default();
+        self.summons.forget(object);
         let grown = cell.write.tx_grown.load(Ordering::Acquire);
         reset(&self.segments.control, object, cell);
         self.shared.memory.release(self.owner, object, grown);
@@ -227,6 +228,7 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         &read.exclusive,
         &read.fd,
         &read.peek_offset,
+        &read.signals,
         read.items_owner.word(),
         write.tx_owner.word(),
         &write.want_room,

@@ -37,6 +37,7 @@ mod publish;
 mod pull;
 mod segments;
 mod share;
+mod summons;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;

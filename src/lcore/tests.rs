@@ -6,6 +6,7 @@ mod monkey;
 mod payload;
 #[path = "../../tests/support/program.rs"]
 pub(crate) mod program;
+mod summons;
 
 use core::time::Duration;
 use std::sync::Arc;

@@ -33,7 +33,7 @@ static const struct {
     {"fill", op_fill, ACTS}, {"drain", op_drain, ACTS}, {"fault", op_fault, WAITS}, {"parts", op_parts, WAITS}, {"poll", op_poll, LOOKS},
     {"polls", op_polls, LOOKS}, {"select", op_select, LOOKS}, {"epoll", op_epoll, ACTS}, {"ctl", op_ctl, ACTS}, {"wait", op_wait, WAITS},
     {"bg", op_bg, ACTS}, {"busy", op_busy, LOOKS}, {"join", op_join, ACTS}, {"cancel", op_cancel, ACTS}, {"child", op_child, ACTS},
-    {"handle", op_handle, ACTS}, {"caught", op_caught, LOOKS}, {"kill", op_kill, ACTS}, {"alarm", op_alarm, ACTS}, {"pause", op_pause, ACTS}, {"lasts", op_lasts, ACTS}};
+    {"handle", op_handle, ACTS}, {"caught", op_caught, LOOKS}, {"about", op_about, LOOKS}, {"kill", op_kill, ACTS}, {"alarm", op_alarm, ACTS}, {"pause", op_pause, ACTS}, {"lasts", op_lasts, ACTS}};
 
 static int op_of(const char *name)
 {
