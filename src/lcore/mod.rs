@@ -26,6 +26,7 @@ mod counters;
 mod family;
 mod held;
 mod idle;
+mod info;
 mod latency;
 mod look;
 mod mailbox;

@@ -1,6 +1,7 @@
 //! The host's half of the contract, driven turn by turn in virtual time by programs that only write cells.
 
 mod held;
+mod info;
 mod lab;
 mod monkey;
 mod payload;

@@ -18,7 +18,7 @@ fn pipe() -> OwnedFd {
 
 /// Bytes that were written since the last call.
 fn rung(pipe: &OwnedFd) -> usize {
-    rustix::io::read(pipe, &mut [0; 1 << 16]).unwrap_or(0)
+    rustix::io::read(pipe, &mut [0; 8_192]).unwrap_or(0)
 }
 
 fn ask(lab: &mut Lab, object: u32, generation: u32, pipe: Option<&OwnedFd>) {
