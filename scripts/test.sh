@@ -181,6 +181,7 @@ t0() {
   cargo_tests "unit and architecture tests" 900 \
     cargo test --no-fail-fast --quiet --lib --bins $(integration) -- --show-output
   script_tests "documents" 120 tests/docs.py
+  script_tests "PTX of the GPU kernels" 180 scripts/ptx.py --check
   for file in bad_input preload conformance scripts fuzz mutants admin; do script_tests "$file" 600 "tests/apps/$file.py"; done
   script_tests "admin, the host inside" 300 env KNET_TEST_PROGRESS=inline tests/apps/admin.py
   cargo_tests "model checks (loom)" 600 \
@@ -197,7 +198,7 @@ t2() {
   if [ "$(id -u)" != 0 ]; then skip "T2" "needs root for network namespaces"; return; fi
   export KNET_BUILD=release
   check "release build" 900 cargo build --release --workspace --quiet
-  for file in redis clients web bulk faults payload unit shell; do script_tests "$file" 600 "tests/apps/$file.py"; done
+  for file in redis clients web bulk faults payload unit shell restart; do script_tests "$file" 600 "tests/apps/$file.py"; done
   local programs
   programs=$(tests/apps/programs.py)
   echo "programs of today: $programs"
@@ -207,8 +208,9 @@ t2() {
   script_tests "package" 300 tests/apps/package.py
   script_tests "service" 300 tests/apps/service.py
   script_tests "quick start in a virtual machine" 400 tests/apps/vm.py
-  cargo_tests "1 GiB each way in virtual time" 600 \
-    env KNET_TEST_BULK_MIB=1024 cargo test --release --quiet --lib -- stack::tests::bulk::a_bad_wire --show-output
+  cargo_tests "1 GiB each way in virtual time, and through chacha20 twice" 600 \
+    env KNET_TEST_BULK_MIB=1024 cargo test --release --quiet --lib -- stack::tests::bulk::a_bad_wire \
+    gpu::chacha20::tests::a_long_stream --show-output
   script_tests "benchmark" 300 tests/apps/bench.py
   script_tests "inline" 300 tests/apps/inline.py
   script_tests "redis, inline" 300 env KNET_TEST_PROGRESS=inline tests/apps/redis.py ping_set_get pipelining \

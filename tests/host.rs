@@ -543,6 +543,41 @@ fn sighup_opens_the_log_of_a_system_host_again() {
 }
 
 #[test]
+fn a_flood_of_one_line_is_counted_and_summed_up() {
+    let folder = Folder::new();
+    let (mut knetd, path, _) = system(&folder);
+    // Each beyond the 64th sends the oldest away, with a line.
+    let guests: Vec<OwnedFd> = (0..400).map(|_| knetd::connect(&path).unwrap()).collect();
+    assert!(knetd::receive(guests[300].as_fd()).is_none());
+    knetd.signal(Signal::TERM);
+    assert_eq!(knetd.ended().code(), Some(0));
+    let log = std::fs::read_to_string(folder.0.join("log")).unwrap();
+    let lines = || {
+        log.lines()
+            .filter(|line| line.contains("event=guest_ended") && !line.contains("reason=silent"))
+    };
+    let number = |line: &str, key: &str| -> u64 {
+        let value = line
+            .split(key)
+            .nth(1)
+            .and_then(|rest| rest.split(' ').next());
+        value.map_or(0, |value| value.parse().unwrap())
+    };
+    let written = lines()
+        .filter(|line| !line.contains("lines_held_back"))
+        .count() as u64;
+    let summed: u64 = lines()
+        .map(|line| number(line, "lines_held_back count=") + number(line, "held_back="))
+        .sum();
+    assert!((64..=192).contains(&written), "{written} written\n{log}");
+    assert!(
+        (301..=400).contains(&(written + summed)),
+        "{written} written, {summed} held back\n{log}"
+    );
+    assert!(log.contains("event=lines_held_back count="), "{log}");
+}
+
+#[test]
 fn a_private_host_does_not_take_a_config_of_the_service() {
     let folder = Folder::new();
     let conf = folder.config("shared", SERVER, r#""mode": 1"#);

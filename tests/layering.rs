@@ -19,7 +19,7 @@ const TABLE: &[(&str, &str)] = &[
     ("prefetch", ""),
     ("ffi", ""),
     ("config", ""),
-    ("gpu", "config"),
+    ("gpu", "config ffi"),
     ("preflight", "config gpu"),
     ("rendezvous", "ffi"),
     ("channel", ""),
@@ -80,6 +80,7 @@ fn may_use(module: &str, other: &str) -> bool {
 const MACROS: &[&str] = &[
     "error",
     "warn",
+    "log_line",
     "info",
     "debug",
     "counters",

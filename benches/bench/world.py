@@ -163,11 +163,15 @@ class World:
         return machine.busy_ns()
 
     def served(self):
-        """Connections that the stack has served: accepted, and with both ends of them the ones it began."""
+        """Connections that the stack has served: accepted, and with both ends of them the ones it began.
+
+        Inline a client's stack ends with the client, and nobody is left to say what it began: then the server's side says it,
+        and the kernel's counters of both ends (`share`)."""
         if self.label == KERNEL:
             return {}
         stats = self.lab.stats()
-        wanted = ["flows_accepted", "flows_connected"] if self.ends == "both" else ["flows_accepted"]
+        asks_client = self.ends == "both" and self.progress != "inline"
+        wanted = ["flows_accepted", "flows_connected"] if asks_client else ["flows_accepted"]
         return {name: stats.get(name, 0) for name in wanted}
 
     def share(self):

@@ -15,8 +15,8 @@ use knet::ffi::engine::Start;
 use knet::ffi::real;
 use libc::{
     FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, off64_t,
-    pid_t, pollfd, pthread_attr_t, pthread_t, rlimit, sigset_t, size_t, sockaddr, socklen_t,
-    ssize_t, timespec, timeval, uid_t,
+    pid_t, pollfd, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_attr_t, pthread_t,
+    rlimit, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 
 /// Runs when the object is loaded.
@@ -226,6 +226,18 @@ exports! { process:
     call fn setrlimit64(resource: c_int, limit: *const rlimit) -> c_int;
     call fn prlimit(process: pid_t, resource: c_int, limit: *const rlimit, old: *mut rlimit) -> c_int;
     call fn prlimit64(process: pid_t, resource: c_int, limit: *const rlimit, old: *mut rlimit) -> c_int;
+}
+
+exports! { exec:
+    call fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    call fn execv(path: *const c_char, argv: *const *const c_char) -> c_int;
+    call fn execvp(file: *const c_char, argv: *const *const c_char) -> c_int;
+    call fn execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    call fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    call fn execveat(folder: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char, flags: c_int) -> c_int;
+    call fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    call fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    call fn posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int, to: c_int) -> c_int;
 }
 
 exports! { engine:

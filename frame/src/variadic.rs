@@ -1,5 +1,5 @@
-//! dprintf and its checked form: the variable arguments become a va_list, as a compiler of C would make it, and go to the
-//! function that takes one.
+//! dprintf, its checked form, execl, execlp and execle: the variable arguments become a va_list, as a compiler of C would make
+//! it, and go to the function that takes one.
 //!
 //! # Safety
 //! Each function is entered by C with its own convention (System V AMD64 section 3.5.7, AAPCS64 appendix B): the argument
@@ -25,6 +25,33 @@ unsafe extern "C-unwind" fn checked_with_list(
 ) -> c_int {
     // SAFETY: the caller's arguments, and a list of them.
     unsafe { knet::shim::stdio::__vdprintf_chk(fd, flag, format, list) }
+}
+
+unsafe extern "C-unwind" fn execl_with_list(
+    path: *const c_char,
+    first: *const c_char,
+    list: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's arguments, and a list of them.
+    unsafe { knet::shim::exec::execl(path, first, list) }
+}
+
+unsafe extern "C-unwind" fn execlp_with_list(
+    file: *const c_char,
+    first: *const c_char,
+    list: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's arguments, and a list of them.
+    unsafe { knet::shim::exec::execlp(file, first, list) }
+}
+
+unsafe extern "C-unwind" fn execle_with_list(
+    path: *const c_char,
+    first: *const c_char,
+    list: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's arguments, and a list of them.
+    unsafe { knet::shim::exec::execle(path, first, list) }
 }
 
 /// Stores the argument registers, makes the list behind `$named` integer arguments in `$list`, and calls `$call`.
@@ -110,12 +137,33 @@ macro_rules! entry {
 
 #[cfg(target_arch = "x86_64")]
 mod entries {
-    use super::{checked_with_list, naked_asm, with_list};
+    use super::{
+        checked_with_list, execl_with_list, execle_with_list, execlp_with_list, naked_asm,
+        with_list,
+    };
 
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
     unsafe extern "C-unwind" fn dprintf() {
         entry!(2, "rdx", with_list)
+    }
+
+    #[unsafe(naked)]
+    #[unsafe(no_mangle)]
+    unsafe extern "C-unwind" fn execl() {
+        entry!(2, "rdx", execl_with_list)
+    }
+
+    #[unsafe(naked)]
+    #[unsafe(no_mangle)]
+    unsafe extern "C-unwind" fn execlp() {
+        entry!(2, "rdx", execlp_with_list)
+    }
+
+    #[unsafe(naked)]
+    #[unsafe(no_mangle)]
+    unsafe extern "C-unwind" fn execle() {
+        entry!(2, "rdx", execle_with_list)
     }
 
     #[unsafe(naked)]
@@ -127,12 +175,33 @@ mod entries {
 
 #[cfg(target_arch = "aarch64")]
 mod entries {
-    use super::{checked_with_list, naked_asm, with_list};
+    use super::{
+        checked_with_list, execl_with_list, execle_with_list, execlp_with_list, naked_asm,
+        with_list,
+    };
 
     #[unsafe(naked)]
     #[unsafe(no_mangle)]
     unsafe extern "C-unwind" fn dprintf() {
         entry!(2, "x2", with_list)
+    }
+
+    #[unsafe(naked)]
+    #[unsafe(no_mangle)]
+    unsafe extern "C-unwind" fn execl() {
+        entry!(2, "x2", execl_with_list)
+    }
+
+    #[unsafe(naked)]
+    #[unsafe(no_mangle)]
+    unsafe extern "C-unwind" fn execlp() {
+        entry!(2, "x2", execlp_with_list)
+    }
+
+    #[unsafe(naked)]
+    #[unsafe(no_mangle)]
+    unsafe extern "C-unwind" fn execle() {
+        entry!(2, "x2", execle_with_list)
     }
 
     #[unsafe(naked)]

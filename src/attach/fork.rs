@@ -11,12 +11,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::link::{self, Link, link};
 use super::{ATTACH, PLACING, pending, transit};
-use crate::channel::cell::process;
+use crate::channel::cell::process as process_state;
 use crate::channel::layout::PROCS;
-use crate::channel::message::{Kind, Message};
+use crate::channel::message::{Kind, Message, heir};
 use crate::channel::sync::Ordering as ChannelOrdering;
 use crate::errno::{Errno, Result};
-use crate::ffi::descriptor;
+use crate::ffi::{descriptor, process};
 use crate::time::monotonic;
 use crate::{progress, thread};
 
@@ -44,7 +44,7 @@ pub fn prepare() {
     let Some(link) = link().filter(|link| !link.is_dead()) else {
         return;
     };
-    match reserve(link, fill, None) {
+    match reserve(link, fill, heir::CHILD, None) {
         Ok((cell, socket)) => {
             CHILD_CELL.store(cell, Ordering::Relaxed);
             CHILD_SOCKET.store(socket, Ordering::Relaxed);
@@ -103,11 +103,13 @@ fn unlock() {
     }
 }
 
-/// Takes a free cell for a child (or a socket in transit), lets `fill` give it what it holds, and tells the host. The cell, and
-/// the socket that speaks for it, on which `greeting` waits.
+/// Takes a free cell for a child (or what comes after this process in another way, see [`heir`]), lets `fill` give it what it
+/// holds, and tells the host. The cell, and the socket that speaks for it, on which `greeting` waits: an internal descriptor,
+/// unless this is a child that shares our memory and not our descriptors.
 pub(super) fn reserve(
     link: &Link,
     fill: impl FnOnce(&Link, u32) -> Result<()>,
+    heir: &str,
     greeting: Option<&Message<'_>>,
 ) -> Result<(u32, i32)> {
     let number = (0..PROCS)
@@ -115,8 +117,8 @@ pub(super) fn reserve(
             link.control.process(*number).is_some_and(|cell| {
                 cell.state
                     .compare_exchange(
-                        process::FREE,
-                        process::FORKING,
+                        process_state::FREE,
+                        process_state::FORKING,
                         ChannelOrdering::AcqRel,
                         ChannelOrdering::Relaxed,
                     )
@@ -124,14 +126,55 @@ pub(super) fn reserve(
             })
         })
         .ok_or(Errno::AGAIN)?;
-    let sent = fill(link, number).and_then(|()| introduce(link, number, greeting));
+    let sent = fill(link, number).and_then(|()| introduce(link, number, heir, greeting));
     if sent.is_err()
         && let Some(cell) = link.control.process(number)
     {
         give_up(link, number);
-        cell.state.store(process::FREE, ChannelOrdering::Release);
+        cell.state
+            .store(process_state::FREE, ChannelOrdering::Release);
     }
     sent.map(|socket| (number, socket))
+}
+
+/// Who gets a process cell that is reserved before an exec.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Heir {
+    /// The program that this process executes.
+    Executed,
+    /// The program that a child of it executes.
+    Spawned,
+}
+
+/// Reserves a cell for a program that is about to be executed; `fill` says what it holds.
+///
+/// # Errors
+/// EAGAIN when the family has no process cell left, EMFILE, what sendmsg says.
+pub fn reserve_for(
+    link: &Link,
+    heir: Heir,
+    fill: impl FnOnce(u32) -> Result<()>,
+) -> Result<(u32, i32)> {
+    let text = match heir {
+        Heir::Executed => heir::EXECUTED,
+        Heir::Spawned => heir::SPAWNED,
+    };
+    let fill = |link: &Link, number: u32| {
+        let cell = link.control.process(number).ok_or(Errno::PROTO)?;
+        cell.pid.store(thread::process(), ChannelOrdering::Relaxed);
+        fill(number)
+    };
+    reserve(link, fill, text, None)
+}
+
+/// Process cell `number` holds an epoll.
+pub fn hold_epoll(link: &Link, number: u32, epoll: u32) {
+    if let Some(cell) = link.control.process(number)
+        && cell.epolls.add(epoll)
+        && let Some(epoll) = link.control.epoll(epoll)
+    {
+        epoll.used.fetch_add(1, ChannelOrdering::AcqRel);
+    }
 }
 
 fn fill(link: &Link, number: u32) -> Result<()> {
@@ -139,13 +182,9 @@ fn fill(link: &Link, number: u32) -> Result<()> {
     let parent = link.control.process(mine).ok_or(Errno::PROTO)?;
     let cell = link.control.process(number).ok_or(Errno::PROTO)?;
     cell.pid.store(thread::process(), ChannelOrdering::Relaxed);
-    parent.epolls.for_each(|epoll| {
-        if cell.epolls.add(epoll)
-            && let Some(epoll) = link.control.epoll(epoll)
-        {
-            epoll.used.fetch_add(1, ChannelOrdering::AcqRel);
-        }
-    });
+    parent
+        .epolls
+        .for_each(|epoll| hold_epoll(link, number, epoll));
     let held = link.control.held(mine).ok_or(Errno::PROTO)?;
     let theirs = link.control.held(number).ok_or(Errno::PROTO)?;
     held.copy_to(&theirs);
@@ -166,16 +205,26 @@ fn give_up(link: &Link, number: u32) {
     }
 }
 
-fn introduce(link: &Link, number: u32, greeting: Option<&Message<'_>>) -> Result<i32> {
+fn introduce(link: &Link, number: u32, heir: &str, greeting: Option<&Message<'_>>) -> Result<i32> {
     let (childs, hosts) = rustix::net::socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
         SocketFlags::CLOEXEC,
         None,
     )?;
+    // Who takes a socket over that came in a message must be known.
+    let credentials = rustix::net::sockopt::set_socket_passcred(&hosts, true);
     let hosts = descriptor::raw(hosts);
-    let childs = descriptor::internalize(childs);
-    let message = Message::new(Kind::Fork, number, 0);
+    let childs = if process::pid() == thread::process() {
+        descriptor::internalize(childs)
+    } else {
+        descriptor::lift(childs)
+    };
+    let childs = credentials.and(childs);
+    let message = Message {
+        text: heir,
+        ..Message::new(Kind::Fork, number, 0)
+    };
     let sent = childs.and_then(|_| {
         transit::greet(hosts, greeting)?;
         link::send(link.control_socket(), &message, Some(hosts))

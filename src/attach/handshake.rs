@@ -112,6 +112,25 @@ pub(super) fn hello(socket: i32, config: &ConfigFile) -> Answer<Parts> {
     if let Err(error) = link::send(socket, &message, config.fd) {
         return Answer::Lost(error);
     }
+    welcomed(socket)
+}
+
+/// Takes over the process cell that `socket` stands for.
+pub(super) fn resume(socket: i32) -> Answer<Parts> {
+    let message = Message {
+        kind: Kind::Resume,
+        a: u32::try_from(size_of::<Header>()).unwrap_or(u32::MAX),
+        b: thread::process(),
+        text: BUILD_VERSION,
+    };
+    if let Err(error) = link::send(socket, &message, None) {
+        return Answer::Lost(error);
+    }
+    welcomed(socket)
+}
+
+/// Waits for the answer to a Hello or Resume.
+fn welcomed(socket: i32) -> Answer<Parts> {
     let mut reply = Reply::default();
     if let Err(error) = reply.receive(socket, WELCOME_S) {
         return Answer::Lost(error);
@@ -225,7 +244,7 @@ fn says_to_refuse(reply: &Reply) -> bool {
 }
 
 fn welcome(socket: i32, answer: &Message<'_>, reply: &Reply) -> Result<Parts> {
-    let [Some(control), Some(receive), Some(eventfd), ..] = reply.descriptors else {
+    let [Some(control), Some(receive), Some(eventfd), registry] = reply.descriptors else {
         return Err(Errno::PROTO);
     };
     let control = descriptor::lend(control)?;
@@ -239,6 +258,7 @@ fn welcome(socket: i32, answer: &Message<'_>, reply: &Reply) -> Result<Parts> {
         control_socket: socket,
         host_eventfd: descriptor::internal_copy(eventfd)?,
         family,
+        registry: registry.map(descriptor::internal_copy).transpose()?,
     })
 }
 

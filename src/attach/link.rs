@@ -58,6 +58,9 @@ pub struct Parts {
     pub host_eventfd: i32,
     /// Tells this family's control memory from another's: its inode number.
     pub family: u64,
+    /// The memory in which the processes of the family agree, an internal descriptor of whoever makes use of it; only for a
+    /// program that joins them.
+    pub registry: Option<i32>,
 }
 
 /// The link to the present host, or None: not attached.

@@ -12,10 +12,12 @@ mod door;
 mod fault;
 pub mod fork;
 mod handshake;
+pub mod image;
 pub mod inside;
 pub mod link;
 mod lock;
 pub mod object;
+pub mod parcel;
 mod pending;
 mod place;
 mod spawn;
@@ -38,6 +40,7 @@ use crate::channel::sync::Ordering as ChannelOrdering;
 use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
 use crate::rendezvous::{self, HostNames, Path};
+use crate::thread;
 use crate::time::{Instant, monotonic};
 
 /// One thread at a time speaks with a host.
@@ -239,7 +242,7 @@ pub fn herald(link: &Link, epoll: u32) -> Result<i32> {
 
 /// Finds or starts the host and shakes hands.
 fn attach() -> core::result::Result<&'static Link, Fault> {
-    crate::thread::remember_process();
+    thread::remember_process();
     let config = match config_file::open() {
         Ok(config) => config,
         // It may have been hidden since (chroot), and the host of the system has its own.
@@ -352,7 +355,12 @@ pub fn before_rights_go() {
 /// Says Hello; on success the socket belongs to the new link, else it is closed.
 fn finish(socket: i32, config: &ConfigFile) -> Answer<&'static Link> {
     pending::note(socket);
-    let answer = match handshake::hello(socket, config) {
+    install(socket, handshake::hello(socket, config))
+}
+
+/// Makes a link of what the host at `socket` has answered.
+fn install(socket: i32, answer: Answer<link::Parts>) -> Answer<&'static Link> {
+    let answer = match answer {
         Answer::Done(parts) => {
             let _placing = PLACING.enter();
             match link::install(parts) {
@@ -369,6 +377,58 @@ fn finish(socket: i32, config: &ConfigFile) -> Answer<&'static Link> {
     };
     pending::close(socket);
     answer
+}
+
+/// Becomes a member of the family whose process cell `control` stands for, an internal descriptor; it is closed when that
+/// cannot be. What an executed program and the receiver of a foreign socket do first.
+///
+/// `take` gets the memory in which the family agrees when this process has not inherited it, an internal descriptor, before
+/// anything can be done with the link; the link is dead when it fails.
+///
+/// # Errors
+/// EBUSY when this process is attached already; else what was said, on descriptor 2.
+pub fn resume(control: i32, take: impl FnOnce(Option<i32>) -> Result<()>) -> Result<&'static Link> {
+    let Some(_inside) = ATTACH.enter() else {
+        descriptor::close(control);
+        return Err(Errno::AGAIN);
+    };
+    if STAGE.load(Ordering::Acquire) != stage::UNTRIED {
+        descriptor::close(control);
+        return Err(Errno::BUSY);
+    }
+    thread::remember_process();
+    pending::note(control);
+    let answer = match handshake::resume(control) {
+        Answer::Done(parts) => match take(parts.registry) {
+            Ok(()) => Answer::Done(parts),
+            Err(error) => Answer::Lost(error),
+        },
+        other => other,
+    };
+    match install(control, answer) {
+        Answer::Done(link) => {
+            STAGE.store(stage::ATTACHED, Ordering::Release);
+            Ok(link)
+        }
+        Answer::Fault(fault) => {
+            fault.tell();
+            Err(Errno::PERM)
+        }
+        Answer::Lost(error) => {
+            crate::error!(
+                "the sockets that were handed over are lost: {}",
+                fault::reason(error)
+            );
+            Err(error)
+        }
+        Answer::Inline => Err(Errno::PROTO),
+    }
+}
+
+/// Whether this process may still become a member of another program's family: no socket has needed a host.
+#[must_use]
+pub fn may_resume() -> bool {
+    STAGE.load(Ordering::Acquire) == stage::UNTRIED
 }
 
 /// Starts the host inside this process, whose threads drive it, and attaches to it as to any other.
@@ -443,6 +503,12 @@ fn lock_start(names: &HostNames) -> Result<i32> {
             }
         }
     }
+}
+
+/// The absolute path of the preloaded object.
+#[must_use]
+pub fn frame() -> Option<Path> {
+    place::frame().ok()
 }
 
 /// The absolute path of the preloaded object, where it is UTF-8.

@@ -148,7 +148,7 @@ fn beside(frame: &Path) -> Result<Path> {
     Ok(path)
 }
 
-fn executable(path: &Path) -> Result<()> {
+pub(super) fn executable(path: &Path) -> Result<()> {
     let path: &CStr = path.as_c_str();
     rustix::fs::access(path, Access::EXEC_OK)
 }

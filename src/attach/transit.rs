@@ -4,23 +4,42 @@
 //! cell of its own holds the object until the receiver does; when the token is closed unread, the host lets go.
 
 use core::fmt::Write;
+use core::sync::atomic::{AtomicU32, Ordering as PrivateOrdering};
 
 use rustix::net::{AddressFamily, RecvFlags, SocketType, sockopt};
 
 use super::link::{Link, link};
 use super::object::Object;
 use super::{fork, link as links};
-use crate::channel::message::{HEAD_BYTES, Kind, Message, TEXT_BYTES};
+use crate::channel::message::{HEAD_BYTES, Kind, Message, TEXT_BYTES, heir};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
 use crate::rendezvous::Path;
 
-/// Makes a token for `object`, which this process holds: an internal descriptor, to be closed when it is sent.
+/// Number of the link + 1 whose host knows the registry from this process.
+static TOLD: AtomicU32 = AtomicU32::new(0);
+
+/// The receiver may be no member of the family: the host gets what it needs to become one.
+fn tell_registry(link: &Link, registry: Option<i32>) -> Result<()> {
+    let mark = link.number() + 1;
+    if registry.is_none() || TOLD.swap(mark, PrivateOrdering::Relaxed) == mark {
+        return Ok(());
+    }
+    links::send(
+        link.control_socket(),
+        &Message::new(Kind::Registry, 0, 0),
+        registry,
+    )
+}
+
+/// Makes a token for `object`, which this process holds: an internal descriptor, to be closed when it is sent. `registry` is the
+/// memory in which this process agrees with its family.
 ///
 /// # Errors
 /// EAGAIN when the family has no process cell left, EBADF, what socketpair and sendmsg say.
-pub fn pass(link: &Link, object: Object) -> Result<i32> {
+pub fn pass(link: &Link, object: Object, registry: Option<i32>) -> Result<i32> {
+    tell_registry(link, registry)?;
     let mut family = Path::empty();
     // Twenty digits fit.
     let _ = write!(family, "{}", link.family());
@@ -40,7 +59,7 @@ pub fn pass(link: &Link, object: Object) -> Result<i32> {
         held.set(object.index);
         object.cell(link).map(|_| ()).ok_or(Errno::BADF)
     };
-    fork::reserve(link, hold, Some(&greeting)).map(|(_, token)| token)
+    fork::reserve(link, hold, heir::PASSED, Some(&greeting)).map(|(_, token)| token)
 }
 
 /// What came as `fd`.
@@ -50,8 +69,8 @@ pub enum Arrived {
     Other,
     /// A token for an object of the present host. It must be closed when the object is held.
     Object(&'static Link, Object),
-    /// A token of another family, whose memory this process does not have.
-    Foreign,
+    /// A token for an object of another family, whose memory this process does not have.
+    Foreign(Object),
 }
 
 /// Looks at a descriptor that came with a message; what it has to say stays in it.
@@ -74,15 +93,38 @@ pub fn arrived(fd: i32) -> Arrived {
         .filter(|message| message.kind == Kind::Passed);
     match (message, link()) {
         (None, _) => Arrived::Other,
-        (Some(message), Some(link)) if message.text.parse() == Ok(link.family()) => {
+        (Some(message), link) => {
             let object = Object {
                 index: message.a,
                 generation: message.b,
             };
-            Arrived::Object(link, object)
+            match link {
+                Some(link) if message.text.parse() == Ok(link.family()) => {
+                    Arrived::Object(link, object)
+                }
+                _ => Arrived::Foreign(object),
+            }
         }
-        (Some(_), _) => Arrived::Foreign,
     }
+}
+
+/// Becomes a member of the family of the token that came as `fd`, which stays open. See [`super::resume`] for `take`.
+///
+/// # Errors
+/// EBUSY when this process has a family of its own, what resume says.
+pub fn join(fd: i32, take: impl FnOnce(Option<i32>) -> Result<()>) -> Result<&'static Link> {
+    if !super::may_resume() {
+        return Err(Errno::BUSY);
+    }
+    let control = descriptor::internal_copy(fd)?;
+    // What the token has to say was looked at, and is in the way of the host's answer.
+    let mut bytes = [0; HEAD_BYTES + TEXT_BYTES];
+    let flags = RecvFlags::DONTWAIT;
+    if let Err(error) = rustix::net::recv(descriptor::lend(control)?, &mut bytes[..], flags) {
+        descriptor::close(control);
+        return Err(error);
+    }
+    super::resume(control, take)
 }
 
 /// Sends the greeting into a pair whose other end is the token.

@@ -11,6 +11,8 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
+#[path = "knetctl/bench.rs"]
+mod bench;
 #[path = "knetctl/capture.rs"]
 mod capture;
 #[path = "knetctl/check.rs"]
@@ -72,6 +74,7 @@ enum Command {
     Latency(latency::Latency),
     Capture(capture::Capture),
     Trace(trace::Trace),
+    Bench(bench::Bench),
     Collect(collect::Collect),
     Generate(generate::Generate),
 }
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
             Command::Latency(latency) => latency.execute(),
             Command::Capture(capture) => capture.execute(),
             Command::Trace(trace) => trace.execute(),
+            Command::Bench(bench) => bench.execute(),
             Command::Collect(collect) => collect.execute(),
             Command::Generate(generate) => generate.execute(),
         },

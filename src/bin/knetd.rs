@@ -40,14 +40,17 @@ fn main() -> ExitCode {
         }
     };
     log::open(arguments.private);
-    match start(arguments).and_then(host::run) {
+    let code = match start(arguments).and_then(host::run) {
         Ok(End::Done) => ExitCode::SUCCESS,
         Ok(End::LcoreLost | End::PortLost) => ExitCode::from(SOFTWARE),
         Err(line) => {
             knet::error!("{line}");
             ExitCode::from(UNAVAILABLE)
         }
-    }
+    };
+    // What was held back until now is told, whether its time is over or not.
+    knet::telemetry::log::summarise(None);
+    code
 }
 
 fn start(arguments: Arguments) -> Result<Start, String> {

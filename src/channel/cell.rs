@@ -236,6 +236,8 @@ pub struct InfoLine {
     pub ring: AtomicU32,
     /// Bytes of it that have memory.
     pub backed: AtomicU32,
+    /// The congestion window in bytes when it was in the way last; 0 = it never was.
+    pub congestion_window: AtomicU32,
 }
 
 /// Written by the program: socket options. Rung in by the doorbell after `changed` is raised.

@@ -32,7 +32,7 @@ pub enum Kind {
     Opened,
     /// Program: slot `a` is woken through \[eventfd\]; behind the slots come the epolls' heralds.
     Waiter,
-    /// Program: a fork comes; process cell `a` will speak on \[socket\].
+    /// Program: a fork comes, or what is like one; process cell `a` will speak on \[socket\]. Text: see [`heir`].
     Fork,
     /// Child: process cell `a` is process `b`.
     Child,
@@ -48,9 +48,27 @@ pub enum Kind {
     Inline,
     /// Program to program: object `a` of generation `b`, text = the family. See `attach::transit`.
     Passed,
+    /// Program, on a socket that was handed to it: process `b` takes the process cell over that the socket stands for. `a` =
+    /// size of the header struct, text = build version. Host: Welcome, or Fault.
+    Resume,
+    /// Program: \[the memory in which its processes agree before they are attached\]. A program that joins them by a socket that
+    /// it got in a message finds it in its Welcome.
+    Registry,
     /// Program: signals of object `a`, whose generation is the rest of `b`; bit 0 of `b`: of urgent data; bit 1: what has happened
     /// to it before counts. \[a pipe, open for both ways, that is written for each\]; none = no more.
     Signals,
+}
+
+/// Texts of [`Kind::Fork`]: who will speak for the process cell.
+pub mod heir {
+    /// A forked child, at once.
+    pub const CHILD: &str = "";
+    /// The program that this process is about to execute.
+    pub const EXECUTED: &str = "exec";
+    /// The program that a child of this process is about to execute.
+    pub const SPAWNED: &str = "spawn";
+    /// Whoever gets the message that carries the socket.
+    pub const PASSED: &str = "pass";
 }
 
 impl Kind {
@@ -70,6 +88,8 @@ impl Kind {
             Self::Answer,
             Self::Inline,
             Self::Passed,
+            Self::Resume,
+            Self::Registry,
             Self::Signals,
         ]
         .into_iter()

@@ -107,6 +107,28 @@ pub fn join(link: &Link, record: Record) {
     }
 }
 
+/// Whether this process has joined the epoll to that host.
+#[must_use]
+pub fn has_joined(link: &Link, record: Record) -> bool {
+    JOINED
+        .get(record.index as usize)
+        .is_some_and(|word| word.load(Ordering::Acquire) == link.number() + 1)
+}
+
+/// Of a program that has taken over what another one left: the epolls that it has no number of are let go.
+pub(super) fn let_go(link: &Link) {
+    for index in 0..crate::channel::layout::EPOLLS {
+        let is_ours = link
+            .control
+            .process(link.process())
+            .is_some_and(|process| process.epolls.has(index));
+        if is_ours && !registry::has_epoll(index) {
+            epoll_set::hold(link, index);
+            epoll_set::release(link, index);
+        }
+    }
+}
+
 /// The epoll is about to be added to another one.
 pub fn nest(fd: i32, record: Record) {
     registry::count_nestings(record, 1);

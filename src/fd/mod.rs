@@ -6,7 +6,10 @@
 
 pub mod dissolve;
 pub mod epoll;
+pub mod foreign;
+pub mod handover;
 pub mod inflight;
+mod joining;
 pub mod options;
 pub mod own;
 pub mod passing;
@@ -21,7 +24,7 @@ use self::registry::Decision;
 use self::table::{Entry, Handle, Record};
 use crate::attach::link::numbered;
 use crate::attach::{self, Link, Object};
-use crate::ffi::process;
+use crate::ffi::{descriptor, process};
 use crate::socket::{close, hold};
 use crate::thread;
 
@@ -174,7 +177,12 @@ pub fn release(entry: Entry) {
 
 /// A call returned `fd` as a new descriptor: what the table said of it was closed behind our back.
 pub fn drop_stale(fd: i32) {
-    if table::entry(fd) != Entry::Kernel && !is_foreign() {
+    if table::entry(fd) == Entry::Kernel {
+        return;
+    }
+    if is_foreign() {
+        foreign::put(fd, Entry::Kernel);
+    } else {
         release(table::exchange(fd, Entry::Kernel));
     }
 }
@@ -194,11 +202,44 @@ pub fn duplicate(fd: i32, copy: i32) {
         return;
     }
     let entry = table::entry(fd);
-    if entry == Entry::Kernel && table::entry(copy) == Entry::Kernel || is_foreign() {
+    let nothing = entry == Entry::Kernel && table::entry(copy) == Entry::Kernel;
+    if nothing && !foreign::is_used() {
+        return;
+    }
+    if is_foreign() {
+        return foreign::duplicate(fd, copy);
+    }
+    if nothing {
         return;
     }
     let entry = if retain(entry) { entry } else { Entry::Kernel };
     release(table::exchange(copy, entry));
+}
+
+/// Visits the numbers that are open. Without /proc those below 1024.
+pub(crate) fn for_each_open(mut visit: impl FnMut(i32)) {
+    use rustix::fs::{Mode, OFlags, RawDir};
+
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(folder) = rustix::fs::open(c"/proc/self/fd", flags, Mode::empty()) else {
+        return (0..1_024).for_each(visit);
+    };
+    let folder = descriptor::raw(folder);
+    let mut space = [core::mem::MaybeUninit::uninit(); 2_048];
+    if let Ok(lent) = descriptor::lend(folder) {
+        let mut entries = RawDir::new(lent, &mut space);
+        while let Some(Ok(entry)) = entries.next() {
+            let number = entry
+                .file_name()
+                .to_str()
+                .ok()
+                .and_then(|name| name.parse().ok());
+            if let Some(number) = number.filter(|number| *number != folder) {
+                visit(number);
+            }
+        }
+    }
+    descriptor::shut(folder);
 }
 
 /// A new socket of the kernel: undecided when it may be accelerated later.
@@ -217,17 +258,30 @@ pub fn made_socket(fd: i32) {
     }
 }
 
-/// In a forked child: it holds what its table says, no more and no less. Other threads of the parent were in the middle of
-/// opening and closing when it was copied.
-pub fn adopt_after_fork() {
+/// Before a fork, in the parent: what it closes right behind the fork is held until the child has it.
+pub fn hold_for_child() {
+    table::for_each(0, table::end(), |_, entry| hold_record_for_child(entry));
+}
+
+fn hold_record_for_child(entry: Entry) {
+    match entry {
+        Entry::Undecided(record) => registry::hold_socket_for_child(record),
+        Entry::Epoll(record) => registry::hold_epoll_for_child(record),
+        Entry::Kernel | Entry::Socket(_) => {}
+    }
+}
+
+/// In a forked child of `parent`: it holds what its table says, no more and no less. Other threads of the parent were in the
+/// middle of opening and closing when it was copied.
+pub fn adopt_after_fork(parent: u32) {
     if table::end() == 0 {
         return;
     }
     registry::forget_counts();
     table::for_each(0, table::end(), |fd, entry| {
         let is_ours = match entry {
-            Entry::Undecided(record) => registry::adopt_socket(record),
-            Entry::Epoll(record) => registry::adopt_epoll(record),
+            Entry::Undecided(record) => registry::adopt_socket(record, parent),
+            Entry::Epoll(record) => registry::adopt_epoll(record, parent),
             Entry::Kernel | Entry::Socket(_) => true,
         };
         if !is_ours {

@@ -3,8 +3,8 @@
 //! A listener's or connecting socket's twin is the socket that the program made. An accepted connection's is a copy of
 //! one spare, never-connected socket, fourteen times cheaper than a socket of its own; nothing may be set on it.
 //!
-//! DEVIATION: whoever goes round the exported calls (stdout when it was put onto that number, io_uring, a program after exec) meets the
-//! twin, which is not connected: ENOTCONN or EPIPE.
+//! DEVIATION: whoever goes round the exported calls (stdout when it was put onto that number, io_uring, a program without the
+//! preloaded object) meets the twin, which is not connected: ENOTCONN or EPIPE.
 
 use core::net::SocketAddrV4;
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -37,6 +37,13 @@ pub fn spare() -> Result<i32> {
             Ok(other)
         }
     }
+}
+
+/// The spare socket, if it was made.
+#[must_use]
+pub fn known_spare() -> Option<i32> {
+    let known = SPARE.load(Ordering::Acquire);
+    (known >= 0).then_some(known)
 }
 
 /// A number for an accepted connection: the lowest free one, as accept(2) gives.

@@ -160,6 +160,26 @@ pub fn internal_copy(fd: i32) -> Result<i32> {
     Ok(copy)
 }
 
+/// As [`internalize`], without noting the number: it is one of a child that shares our memory and not our descriptors, or is to
+/// be inherited.
+///
+/// # Errors
+/// EMFILE when there is no number left.
+pub fn lift(fd: OwnedFd) -> Result<i32> {
+    let low = raw(fd);
+    let high = lend(low).and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, floor()));
+    shut(low);
+    high.map(raw)
+}
+
+/// As [`close`], of a number that was not noted.
+pub fn shut(fd: i32) {
+    if fd >= 0 {
+        // SAFETY: the caller owns the number and does not use it again.
+        unsafe { rustix::io::close(fd) };
+    }
+}
+
 /// Those of them that are the host's: a forked child has no use for them, and must not keep them open.
 static HOSTS: [AtomicU64; INTERNAL_END / 64] = [const { AtomicU64::new(0) }; INTERNAL_END / 64];
 

@@ -131,6 +131,56 @@ fn kept(name: &[u8]) -> Option<&'static CStr> {
     now.filter(is_absolute).or(at_load).or(now)
 }
 
+/// The environment as exec takes it.
+#[must_use]
+pub fn list() -> *const *const c_char {
+    let place = &raw const environ;
+    // SAFETY: reads the pointer variable of libc; see the module.
+    unsafe { ptr::read(place) }
+}
+
+/// The folders that execvp(3) searches.
+#[must_use]
+pub fn search_path() -> Option<&'static [u8]> {
+    live(b"PATH")?.to_bytes().strip_prefix(b"PATH=")
+}
+
+/// Takes `name` out of the environment; its value when that is a number. Only while nobody else reads the environment: when this
+/// object is loaded. Under secure-exec it stays, and is not believed.
+pub fn take_number(name: &[u8]) -> Option<i32> {
+    let value = live(name)?.to_bytes().get(name.len() + 1..)?;
+    let number = core::str::from_utf8(value).ok()?.parse().ok();
+    if is_secure() {
+        return None;
+    }
+    remove(name);
+    number
+}
+
+fn remove(name: &[u8]) {
+    let place = &raw const environ;
+    // SAFETY: reads the pointer variable of libc; see the module.
+    let mut from = unsafe { ptr::read(place) }.cast_mut();
+    let mut to = from;
+    while !from.is_null() {
+        // SAFETY: `from` points into a list of pointers that ends with a null.
+        let entry = unsafe { *from };
+        // SAFETY: a terminated string when it is not null.
+        let is_one = !entry.is_null() && is_of(unsafe { CStr::from_ptr(entry) }, name);
+        if !is_one {
+            // SAFETY: at `from` or before it in the same list, which libc lets the program change.
+            unsafe { *to = entry };
+            // SAFETY: at most one behind the last.
+            to = unsafe { to.add(1) };
+        }
+        if entry.is_null() {
+            return;
+        }
+        // SAFETY: not the last one, so the next place is still in the list.
+        from = unsafe { from.add(1) };
+    }
+}
+
 /// The value of `name`, or None. Under secure-exec nothing is found, as with secure_getenv(3).
 #[must_use]
 pub fn secure_value(name: &[u8]) -> Option<&'static CStr> {

@@ -4,6 +4,7 @@
 //! Invariant: nothing here allocates, locks or calls a symbol that the shim exports.
 
 pub mod async_io;
+pub mod cuda;
 pub mod descriptor;
 pub mod end_signals;
 pub mod engine;

@@ -72,6 +72,14 @@ pub fn process_lives(process: u32) -> bool {
     !matches!(checked(result), Err(Errno::SRCH))
 }
 
+/// Whether this process has one thread now. False when nobody can tell.
+#[must_use]
+pub fn is_alone() -> bool {
+    // libc's word stays false once there was a second one; the folder has a link for each (proc(5)).
+    super::real::is_single_threaded()
+        || rustix::fs::stat(c"/proc/self/task").is_ok_and(|found| found.st_nlink == 3)
+}
+
 /// Sends SIGPIPE to the calling thread, as a failed send does (send(2), EPIPE).
 pub fn raise_sigpipe() {
     let thread = rustix::thread::gettid().as_raw_nonzero().get();

@@ -15,8 +15,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
     FILE, epoll_event, fd_set, gid_t, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, off64_t,
-    pid_t, pollfd, pthread_attr_t, pthread_t, rlimit, sigset_t, size_t, sockaddr, socklen_t,
-    ssize_t, timespec, timeval, uid_t,
+    pid_t, pollfd, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_attr_t, pthread_t,
+    rlimit, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 
 /// System calls that newer architectures do not have; -1 there, which the kernel answers with ENOSYS.
@@ -140,7 +140,8 @@ impl Answer for *mut FILE {
 /// Bytes of the kernel's signal mask, the last argument of the calls that take one.
 const MASK_BYTES: usize = 8;
 
-// dprintf and its checked form are never called: their arguments go to the forms that take a list.
+// dprintf, its checked form, and exec with a variable number of arguments are never called: those go to the forms that take a
+// list.
 originals! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int = libc::SYS_socket;
     fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int = libc::SYS_bind;
@@ -236,6 +237,18 @@ originals! {
     fn setrlimit64(resource: c_int, limit: *const rlimit) -> c_int = libc::SYS_setrlimit;
     fn prlimit(process: pid_t, resource: c_int, limit: *const rlimit, old: *mut rlimit) -> c_int = libc::SYS_prlimit64;
     fn prlimit64(process: pid_t, resource: c_int, limit: *const rlimit, old: *mut rlimit) -> c_int = libc::SYS_prlimit64;
+    fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int = libc::SYS_execve;
+    fn execv(path: *const c_char, argv: *const *const c_char) -> c_int = NONE;
+    fn execvp(file: *const c_char, argv: *const *const c_char) -> c_int = NONE;
+    fn execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int = NONE;
+    fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int = NONE;
+    fn execveat(folder: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char, flags: c_int) -> c_int = libc::SYS_execveat;
+    fn execl() -> c_int = NONE;
+    fn execlp() -> c_int = NONE;
+    fn execle() -> c_int = NONE;
+    fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, argv: *const *const c_char, envp: *const *const c_char) -> c_int = NONE;
+    fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, argv: *const *const c_char, envp: *const *const c_char) -> c_int = NONE;
+    fn posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int, to: c_int) -> c_int = NONE;
     fn pthread_create(thread: *mut pthread_t, attributes: *const pthread_attr_t, start: Start, argument: *mut c_void) -> c_int = NONE;
     fn __read_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t) -> ssize_t = libc::SYS_read;
     fn __recv_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t = NONE;

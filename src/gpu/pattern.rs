@@ -2,17 +2,20 @@
 //! kept from chunk to chunk, so no byte is looked at twice and none is held back.
 
 mod rules;
+mod tables;
 
 use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::{Anchored, MatchError, StartKind, dfa, nfa};
 
 pub(super) use self::rules::{Rules, parse};
+use self::tables::Tables;
 use super::chunk::Chunk;
 use super::kernel::{Finding, KernelState, PayloadKernel};
 
 /// The kernel `pattern`.
 #[derive(Debug)]
 pub(super) struct Pattern {
+    rules: Rules,
     exact: Option<Machine>,
     any_case: Option<Machine>,
     matches: u64,
@@ -23,6 +26,17 @@ pub(super) struct Pattern {
 struct Machine {
     form: Form,
     numbers: Vec<u32>,
+    /// There is a GPU's automaton too, and states are kept by its numbers.
+    names: Option<Names>,
+}
+
+/// What a state of this automaton is called in a GPU's.
+#[derive(Debug)]
+struct Names {
+    /// By the GPU's state: ours, or the start where it has none.
+    ours: Vec<StateID>,
+    /// Ours and the GPU's, sorted.
+    theirs: Vec<(StateID, u32)>,
 }
 
 /// A table is faster; the other form is smaller.
@@ -40,13 +54,23 @@ impl Pattern {
     ///
     /// # Errors
     /// One line: they are too many or too long for an automaton.
-    pub(super) fn new(rules: &Rules) -> Result<Self, String> {
-        let build = |any_case| Machine::new(rules, any_case);
+    pub(super) fn new(rules: Rules) -> Result<Self, String> {
+        let build = |any_case| Machine::new(&rules, any_case);
         Ok(Self {
             exact: build(false)?,
             any_case: build(true)?,
+            rules,
             matches: 0,
         })
+    }
+
+    /// The GPU's tables of one kind of rules.
+    fn tables(&self, any_case: bool) -> Result<Tables, String> {
+        let rules = (0_u32..).zip(&self.rules.0);
+        let patterns = rules
+            .filter(|(_, rule)| rule.any_case == any_case)
+            .map(|(number, rule)| (number, rule.bytes.as_slice()));
+        Tables::new(patterns, any_case)
     }
 }
 
@@ -77,29 +101,76 @@ impl Machine {
                 .map(Form::Compact)
         };
         let form = form.map_err(|error| format!("patterns: {error}"))?;
-        Ok(Some(Self { form, numbers }))
+        Ok(Some(Self {
+            form,
+            numbers,
+            names: None,
+        }))
     }
 
     /// Goes on from `state`, 0 at the beginning; returns the number of the first pattern found and how often one was.
     fn run(&self, bytes: &[u8], state: &mut u64) -> Result<(Option<u32>, u64), MatchError> {
+        let names = self.names.as_ref();
         let (first, count) = match &self.form {
-            Form::Table(machine) => walk(machine, bytes, state)?,
-            Form::Compact(machine) => walk(machine, bytes, state)?,
+            Form::Table(machine) => walk(machine, names, bytes, state)?,
+            Form::Compact(machine) => walk(machine, names, bytes, state)?,
         };
         Ok((first.and_then(|at| self.numbers.get(at).copied()), count))
     }
+
+    /// Keeps states by the GPU's numbers from now on.
+    fn rename(&mut self, tables: &Tables) -> Result<(), MatchError> {
+        self.names = Some(match &self.form {
+            Form::Table(machine) => Names::new(machine, tables)?,
+            Form::Compact(machine) => Names::new(machine, tables)?,
+        });
+        Ok(())
+    }
 }
 
-/// Walks `machine` over `bytes`. `state` is one more than the automaton's, so that 0 is the beginning.
+impl Names {
+    fn new<M: Automaton>(machine: &M, tables: &Tables) -> Result<Self, MatchError> {
+        let start = machine.start_state(Anchored::No)?;
+        let mut ours = vec![start; tables.states()];
+        let mut theirs = vec![(start, 0)];
+        for (parent, byte, state) in &tables.steps {
+            let from = ours.get(*parent as usize).copied().unwrap_or(start);
+            let to = machine.next_state(Anchored::No, from, *byte);
+            if let Some(name) = ours.get_mut(*state as usize) {
+                *name = to;
+            }
+            theirs.push((to, *state));
+        }
+        theirs.sort_unstable();
+        Ok(Self { ours, theirs })
+    }
+
+    /// The GPU's number of our state. Both have a state for each beginning of a pattern, and no other.
+    fn of(&self, state: StateID) -> u64 {
+        let place = self.theirs.binary_search_by_key(&state, |(ours, _)| *ours);
+        let found = place.ok().and_then(|place| self.theirs.get(place));
+        found.map_or(0, |(_, theirs)| u64::from(*theirs))
+    }
+}
+
+/// Walks `machine` over `bytes`. `state` is a GPU's, or one more than the automaton's, so that 0 is the beginning.
 fn walk<M: Automaton>(
     machine: &M,
+    names: Option<&Names>,
     bytes: &[u8],
     state: &mut u64,
 ) -> Result<(Option<usize>, u64), MatchError> {
-    let kept = state
-        .checked_sub(1)
-        .and_then(|kept| usize::try_from(kept).ok());
-    let mut at = match kept.and_then(|kept| StateID::new(kept).ok()) {
+    let kept = match names {
+        Some(names) => names
+            .ours
+            .get(usize::try_from(*state).unwrap_or(0))
+            .copied(),
+        None => state
+            .checked_sub(1)
+            .and_then(|kept| usize::try_from(kept).ok())
+            .and_then(|kept| StateID::new(kept).ok()),
+    };
+    let mut at = match kept {
         Some(at) => at,
         None => machine.start_state(Anchored::No)?,
     };
@@ -111,7 +182,10 @@ fn walk<M: Automaton>(
             first = first.or_else(|| Some(machine.match_pattern(at, 0).as_usize()));
         }
     }
-    *state = u64::from(at.as_u32()) + 1;
+    *state = match names {
+        Some(names) => names.of(at),
+        None => u64::from(at.as_u32()) + 1,
+    };
     Ok((first, count))
 }
 
@@ -130,13 +204,38 @@ impl PayloadKernel for Pattern {
             match machine.run(chunk.bytes, kept) {
                 Ok((matched, count)) => {
                     finding.matched = finding.matched.or(matched);
-                    self.matches += count;
+                    finding.aux += count;
                 }
                 // No unanchored start: it was built with one.
                 Err(_) => finding.failed = true,
             }
         }
+        self.matches += finding.aux;
         finding
+    }
+
+    fn device_params(&mut self) -> Result<Vec<u8>, String> {
+        let mut both = [None, None];
+        for (any_case, place) in [false, true].into_iter().zip(&mut both) {
+            let tables = self.tables(any_case)?;
+            let machine = if any_case {
+                &mut self.any_case
+            } else {
+                &mut self.exact
+            };
+            let Some(machine) = machine else {
+                continue;
+            };
+            machine
+                .rename(&tables)
+                .map_err(|error| format!("patterns: {error}"))?;
+            *place = Some(tables);
+        }
+        Ok(Tables::image(both.each_ref().map(Option::as_ref)))
+    }
+
+    fn settle(&mut self, _: usize, finding: &Finding) {
+        self.matches += finding.aux;
     }
 
     fn report(&self, visit: &mut dyn FnMut(&'static str, u64)) {
@@ -150,7 +249,7 @@ mod tests {
     use super::*;
 
     fn kernel(file: &str) -> Pattern {
-        Pattern::new(&parse(file.as_bytes()).unwrap()).unwrap()
+        Pattern::new(parse(file.as_bytes()).unwrap()).unwrap()
     }
 
     fn feed(kernel: &mut Pattern, parts: &[&[u8]]) -> Vec<Option<u32>> {
@@ -211,5 +310,26 @@ mod tests {
             assert_eq!(feed(&mut small, &[text.as_bytes()]), found);
         }
         assert_eq!(feed(&mut large, &[b"p0000000"]), [None]);
+    }
+
+    #[test]
+    fn states_with_a_gpus_numbers_go_on_as_ours_do() {
+        let file = "he\nshe\nhers\ni\"His\"\n";
+        let text = b"ushers and HIShers: she is his";
+        for cut in 0..text.len() {
+            let (first, second) = text.split_at(cut);
+            let mut named = kernel(file);
+            named.device_params().unwrap();
+            let parts = [first, second];
+            assert_eq!(feed(&mut named, &parts), feed(&mut kernel(file), &parts));
+        }
+        let mut named = kernel(file);
+        named.device_params().unwrap();
+        let mut state = KernelState::default();
+        named.run(&mut chunk(0, &mut b"sh".to_vec()), &mut state);
+        // Two steps from the start: not a state of the crate's.
+        assert!(state.0[0] > 0 && state.0[1] > 0, "{state:?}");
+        named.run(&mut chunk(0, &mut b"...".to_vec()), &mut state);
+        assert_eq!(state, KernelState::default());
     }
 }

@@ -6,10 +6,14 @@ use super::kernel::{Finding, KernelState, PayloadKernel};
 /// The kernel `stats`: read-only. One histogram over all flows of its rule, and how many chunks looked random.
 #[derive(Debug)]
 pub(super) struct Stats {
+    /// Of what was counted here; a GPU adds to one of its own.
     histogram: [u64; 256],
+    bytes: u64,
+    /// Bytes of ASCII that can be seen, the blank among them.
+    printable: u64,
     /// Chunks of at least [`SAMPLE_MIN`] bytes.
     sampled: u64,
-    /// Of those, chunks with at least [`RANDOM_BITS`] bits a byte.
+    /// Of those, chunks with at least 7.2 bits a byte.
     random: u64,
 }
 
@@ -17,6 +21,8 @@ impl Default for Stats {
     fn default() -> Self {
         Self {
             histogram: [0; 256],
+            bytes: 0,
+            printable: 0,
             sampled: 0,
             random: 0,
         }
@@ -38,39 +44,79 @@ impl PayloadKernel for Stats {
         for (total, count) in self.histogram.iter_mut().zip(histogram) {
             *total += u64::from(count);
         }
-        if chunk.bytes.len() >= SAMPLE_MIN {
-            self.sampled += 1;
-            self.random += u64::from(entropy(&histogram) >= RANDOM_BITS);
-        }
-        Finding::NOTHING
+        let length = chunk.bytes.len() as u64;
+        let entropy = entropy_q16(&histogram);
+        let random = chunk.bytes.len() >= SAMPLE_MIN && entropy >= RANDOM_Q16 * length;
+        let printable: u64 = histogram
+            .iter()
+            .skip(0x20)
+            .take(0x5f)
+            .map(|count| u64::from(*count))
+            .sum();
+        let finding = Finding {
+            figure: entropy
+                .checked_div(length)
+                .map_or(0, |bits| u32::try_from(bits).unwrap_or(u32::MAX)),
+            aux: printable | u64::from(random) << 32,
+            ..Finding::NOTHING
+        };
+        self.settle(chunk.bytes.len(), &finding);
+        finding
+    }
+
+    fn device_params(&mut self) -> Result<Vec<u8>, String> {
+        Ok(self
+            .histogram
+            .iter()
+            .flat_map(|n| n.to_le_bytes())
+            .collect())
+    }
+
+    fn settle(&mut self, bytes: usize, finding: &Finding) {
+        self.bytes += bytes as u64;
+        self.printable += finding.aux & u64::from(u32::MAX);
+        self.sampled += u64::from(bytes >= SAMPLE_MIN);
+        self.random += finding.aux >> 32 & 1;
     }
 
     fn report(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        let text = self.histogram.iter().skip(0x20).take(0x5f).sum();
-        visit("payload_stats_bytes", self.histogram.iter().sum());
-        visit("payload_stats_bytes_printable", text);
+        visit("payload_stats_bytes", self.bytes);
+        visit("payload_stats_bytes_printable", self.printable);
         visit("payload_stats_chunks_sampled", self.sampled);
         visit("payload_stats_chunks_random", self.random);
     }
 }
 
-/// Shannon entropy in bits a byte, 0 to 8.
-fn entropy(histogram: &[u32; 256]) -> f64 {
-    let total: f64 = histogram.iter().map(|count| f64::from(*count)).sum();
-    histogram
+/// Shannon entropy of all bytes together, in bits with 16 binary places. Whole numbers, so that a GPU comes to the same.
+fn entropy_q16(histogram: &[u32; 256]) -> u64 {
+    let weigh = |count: u32| u64::from(count) * u64::from(log2_q16(count));
+    let total = histogram
         .iter()
-        .filter(|count| **count > 0)
-        .map(|count| {
-            let share = f64::from(*count) / total;
-            -share * share.log2()
-        })
-        .sum()
+        .fold(0_u32, |sum, count| sum.saturating_add(*count));
+    let known: u64 = histogram.iter().map(|count| weigh(*count)).sum();
+    weigh(total).saturating_sub(known)
+}
+
+/// log2 with 16 binary places, rounded down; 0 for 0. `cuda/stats.cuh` has the same steps.
+fn log2_q16(value: u32) -> u32 {
+    let Some(whole) = value.checked_ilog2() else {
+        return 0;
+    };
+    let mut rest = u64::from(value) << (31 - whole);
+    let mut result = whole;
+    for _ in 0..16 {
+        rest = (rest * rest) >> 31;
+        let bit = u32::from(rest >> 32 != 0);
+        rest >>= bit;
+        result = result << 1 | bit;
+    }
+    result
 }
 
 /// A shorter chunk cannot show more than its own length.
 const SAMPLE_MIN: usize = 512;
-/// 512 random bytes have about 7.55 bits a byte, text and code below 6.5.
-const RANDOM_BITS: f64 = 7.2;
+/// 7.2 bits a byte, with 16 binary places: 512 random bytes have about 7.55, text and code below 6.5.
+const RANDOM_Q16: u64 = 471_859;
 
 #[cfg(test)]
 mod tests {
@@ -101,9 +147,13 @@ mod tests {
 
     #[test]
     fn entropy_has_its_known_values() {
-        assert!(entropy(&[1; 256]) > 7.999);
+        assert_eq!(entropy_q16(&[1; 256]), (256 * 8) << 16);
         let mut two = [0; 256];
         (two[0], two[255]) = (7, 7);
-        assert!((entropy(&two) - 1.0).abs() < 1e-9);
+        // 14 bits, less what the 16 places cut off.
+        let bits = entropy_q16(&two);
+        assert!(bits.abs_diff(14 << 16) < 14, "{bits}");
+        assert_eq!(entropy_q16(&[0; 256]), 0);
+        assert_eq!(log2_q16(10), 217_705); // 3.32192809
     }
 }

@@ -300,9 +300,7 @@ impl Server {
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             // Out of descriptors: the client waits in the queue until some are free.
             Err(errno) => {
-                if self.warnings.allow(time::monotonic()) {
-                    crate::error!("event=client_not_accepted errno={errno}");
-                }
+                crate::error!("event=client_not_accepted errno={errno}");
                 // Nothing but a pause can be done on this thread; the lcore goes on. EINTR only shortens it.
                 let _ = rustix::event::poll(&mut [], Some(&timespec(ACCEPT_PAUSE)));
                 return;
@@ -314,19 +312,13 @@ impl Server {
                 if self.clients.guests().count() >= GUESTS_MAX
                     && let Some((oldest, _)) = self.clients.oldest_guest()
                 {
-                    if self.warnings.allow(now) {
-                        crate::warn!(
-                            "user={user} event=guest_ended reason=\"too many without Hello\""
-                        );
-                    }
+                    crate::warn!("user={user} event=guest_ended reason=\"too many without Hello\"");
                     self.gone(oldest);
                 }
                 self.clients.add(client);
             }
             Ok((_, user)) => {
-                if self.warnings.allow(now) {
-                    crate::warn!("user={user} event=client_refused reason=\"not this user\"");
-                }
+                crate::warn!("user={user} event=client_refused reason=\"not this user\"");
             }
             Err(errno) => crate::warn!("event=client_refused errno={errno}"),
         }

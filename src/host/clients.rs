@@ -10,6 +10,7 @@ use crate::ffi::descriptor;
 use crate::stack::Owner;
 use crate::time::Instant;
 
+use super::heirs::Heir;
 use super::socket;
 
 /// What a client is to us.
@@ -35,8 +36,10 @@ pub(super) struct Client {
     /// Readable when the process is gone, although something else still holds its socket.
     pidfd: Option<OwnedFd>,
     pub(super) standing: Standing,
+    /// Who speaks for it.
+    pub(super) heir: Heir,
     /// When it came.
-    since: Instant,
+    pub(super) since: Instant,
     /// The process as we see it; None for a forked child.
     pub(super) process: Option<u32>,
     /// Its own process id means the same to us.
@@ -55,6 +58,7 @@ impl Client {
             pidfd: process.and_then(pidfd),
             socket,
             standing: Standing::New,
+            heir: Heir::Itself,
             since: now,
             process,
             same_namespace: false,
@@ -78,6 +82,7 @@ impl Client {
                 cell,
                 pid: 0,
             },
+            heir: Heir::Itself,
             since: now,
             process: None,
             same_namespace,

@@ -38,6 +38,8 @@ pub(super) struct Family {
     waiters: Vec<(u32, OwnedFd)>,
     /// Heralds of epolls, for the processes that did not inherit them.
     heralds: Vec<(u32, OwnedFd)>,
+    /// What the processes agree in, for those that did not inherit it.
+    pub(super) registry: Option<OwnedFd>,
 }
 
 impl Family {
@@ -83,7 +85,13 @@ impl Family {
             abandoned: false,
             waiters: Vec::new(),
             heralds: Vec::new(),
+            registry: None,
         })
+    }
+
+    /// User id of the program that attached first.
+    pub(super) const fn user(&self) -> u32 {
+        self.user
     }
 
     /// Takes a process cell for `pid`.

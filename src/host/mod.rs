@@ -13,6 +13,7 @@ mod ending;
 mod family;
 mod fault;
 mod group;
+mod heirs;
 mod launch;
 mod life;
 mod open;

@@ -80,7 +80,7 @@ impl PortLock {
             .and_then(|()| file.rewind())
             .and_then(|()| file.write_all(number.as_bytes()));
         if let Err(error) = written {
-            crate::warn!("port lock holds no process id error={error}");
+            crate::warn!("event=lock_without_process error=\"{error}\"");
         }
         Ok(Self { _file: Some(file) })
     }

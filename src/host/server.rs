@@ -200,6 +200,7 @@ impl Server {
         loop {
             let now = time::monotonic();
             let guest = self.end_silent_guests(now);
+            let heir = self.end_silent_heirs(now);
             let until = match self.tick(now) {
                 Verdict::End => {
                     self.close();
@@ -213,7 +214,7 @@ impl Server {
             }
             let looks = self.watch.as_ref().map(PortWatch::next);
             let held_up = self.look_after_lcore(now);
-            let until = until.into_iter().chain(looks).chain(guest);
+            let until = until.into_iter().chain(looks).chain(guest).chain(heir);
             let until = until.chain(held_up).min();
             if let Some(end) = self.wait(now, until)? {
                 self.close();

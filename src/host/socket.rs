@@ -20,6 +20,8 @@ pub(super) struct Received {
     len: usize,
     /// What rode along, close-on-exec.
     pub(super) descriptors: Vec<OwnedFd>,
+    /// The sender's user, where the socket tells it (SO_PASSCRED).
+    pub(super) user: Option<u32>,
 }
 
 impl Received {
@@ -38,8 +40,10 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<Option<Received>> {
         bytes: [0; HEAD_BYTES + TEXT_BYTES],
         len: 0,
         descriptors: Vec::new(),
+        user: None,
     };
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut space =
+        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX), ScmCredentials(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut part = [IoSliceMut::new(&mut received.bytes)];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -50,8 +54,14 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<Option<Received>> {
         other => other?,
     };
     for one in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(fds) = one {
-            received.descriptors.extend(fds.map(descriptor::settle));
+        match one {
+            RecvAncillaryMessage::ScmRights(fds) => {
+                received.descriptors.extend(fds.map(descriptor::settle));
+            }
+            RecvAncillaryMessage::ScmCredentials(sender) => {
+                received.user = Some(sender.uid.as_raw());
+            }
+            _ => {}
         }
     }
     drop(settling);

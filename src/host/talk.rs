@@ -2,17 +2,15 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::clients::{Client, Standing};
+use super::clients::Standing;
 use super::family::Family;
 use super::fault::{Fault, Greeted};
 use super::server::{Server, own_path};
 use super::socket::{self, Received};
 use crate::BUILD_VERSION;
 use crate::channel::ABI;
-use crate::channel::cell::process;
 use crate::channel::layout::{EPOLLS, SLOTS};
 use crate::channel::message::{Kind, Message, MessageError};
-use crate::channel::sync::Ordering;
 use crate::config::OnError;
 use crate::errno::Errno;
 use crate::lcore::{self, Mail};
@@ -109,9 +107,19 @@ impl Server {
                 let known = known.as_ref().map(AsFd::as_fd);
                 self.answer(place, &message, known.as_slice());
             }
-            (Kind::Fork, Standing::Attached { owner, .. }) => {
+            (Kind::Fork, Standing::Attached { owner, pid, .. }) => {
                 let same = client.same_namespace;
-                self.fork(owner, message.a, descriptors.next(), same);
+                self.fork(owner, pid, &message, descriptors.next(), same);
+            }
+            (Kind::Registry, Standing::Attached { owner, .. }) => {
+                if let Some(family) = self.family(owner)
+                    && family.registry.is_none()
+                {
+                    family.registry = descriptors.next();
+                }
+            }
+            (Kind::Resume, Standing::Attached { owner, cell, .. }) => {
+                self.resume(place, owner, cell, &message, received.user);
             }
             (Kind::Child, Standing::Attached { owner, cell, .. }) if message.a == cell => {
                 self.child(place, owner, cell, message.b);
@@ -125,7 +133,7 @@ impl Server {
         }
     }
 
-    fn family(&mut self, owner: Owner) -> Option<&mut Family> {
+    pub(super) fn family(&mut self, owner: Owner) -> Option<&mut Family> {
         self.families.get_mut(owner.0 as usize)?.as_mut()
     }
 
@@ -186,44 +194,6 @@ impl Server {
         }
     }
 
-    fn fork(&mut self, owner: Owner, cell: u32, socket: Option<OwnedFd>, same_namespace: bool) {
-        let taken = self.clients.iter().any(|client| {
-            matches!(client.standing, Standing::Attached { owner: o, cell: c, .. } if o == owner && c == cell)
-        });
-        let Some(family) = self.family(owner) else {
-            return;
-        };
-        let forking = family
-            .segments
-            .control
-            .process(cell)
-            .is_some_and(|it| it.state.load(Ordering::SeqCst) == process::FORKING);
-        let (true, false, Some(socket)) = (forking, taken, socket) else {
-            return crate::warn!("message=Fork cell={cell} event=refused");
-        };
-        family.clients += 1;
-        let now = time::monotonic();
-        self.clients
-            .add(Client::child(socket, owner, cell, same_namespace, now));
-        if self.running.is_some() {
-            self.mailbox.post(Mail::Process { owner, cell });
-        }
-    }
-
-    fn child(&mut self, place: usize, owner: Owner, cell: u32, pid: u32) {
-        if let Some(client) = self.clients.at_mut(place) {
-            client.introduce(pid);
-        }
-        let process = self.clients.at(place).and_then(|client| client.process);
-        if let Some(family) = self.family(owner)
-            && let Some(it) = family.segments.control.process(cell)
-        {
-            it.pid.store(pid, Ordering::SeqCst);
-            it.state.store(process::LIVE, Ordering::SeqCst);
-        }
-        self.neighbour(process);
-    }
-
     /// A client is gone: what only its process held ends.
     pub(super) fn gone(&mut self, place: usize) {
         let Some(client) = self.clients.remove(place) else {
@@ -231,6 +201,12 @@ impl Server {
         };
         let Standing::Attached { owner, cell, pid } = client.standing else {
             return;
+        };
+        // Its slots are those of the program that it has executed.
+        let pid = if self.is_succeeded(owner, pid) {
+            0
+        } else {
+            pid
         };
         let running = self.running.is_some();
         let Some(family) = self.family(owner) else {

@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use super::collect::{Collected, collect};
 use super::nested::{Turn, kernel_events};
+use super::pace;
 use crate::attach::link::NUMBERS;
 use crate::attach::{Link, Object};
 use crate::channel::cell::{EpollCell, herald, process as process_state};
@@ -296,8 +297,18 @@ pub fn wait(
                 // Inline the kernel's half is asked once a budget, by the turns as well.
                 kernel = KernelHalf::Soon;
             }
-            let count = gather(link, epoll, cell, kernel_epfd, kernel, events)?;
+            let drives = drive.has_turned();
+            let most = match drives {
+                true => pace::limit(epoll, drive.last_turn(), drive.budget()),
+                false => events.len(),
+            };
+            let most = most.min(events.len());
+            let room = events.get_mut(..most).unwrap_or(&mut []);
+            let count = gather(link, epoll, cell, kernel_epfd, kernel, room)?;
             if count > 0 {
+                if drives {
+                    pace::hand(epoll, count, monotonic);
+                }
                 return Ok(count);
             }
         }

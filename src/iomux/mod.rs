@@ -8,6 +8,7 @@
 mod collect;
 pub mod epoll_set;
 pub mod nested;
+mod pace;
 pub mod poll;
 pub mod scratch;
 pub mod select;

@@ -329,7 +329,7 @@ fn signal(eventfd: &OwnedFd, status: &LcoreStatus) -> bool {
         Ok(_) | Err(Errno::AGAIN) => true,
         Err(Errno::INTR) => false,
         Err(errno) => {
-            crate::warn!("waiter cannot be woken errno={errno}");
+            crate::warn!("event=waiter_not_woken errno={errno}");
             true
         }
     }

@@ -44,6 +44,7 @@ impl Work<'_> {
             (&info.window_shift, u32::from(shift)),
             (&info.ring, size(view.ring.0)),
             (&info.backed, size(view.ring.1)),
+            (&info.congestion_window, view.congestion_window.unwrap_or(0)),
         ] {
             word.store(value, Ordering::Relaxed);
         }

@@ -219,7 +219,7 @@ fn write(eventfd: &OwnedFd) {
     match rustix::io::write(eventfd, &1_u64.to_ne_bytes()) {
         // EAGAIN: the counter is full, so it is readable.
         Ok(_) | Err(Errno::AGAIN) => {}
-        Err(errno) => crate::error!("eventfd cannot be written errno={errno}"),
+        Err(errno) => crate::error!("event=eventfd_not_written errno={errno}"),
     }
 }
 
@@ -234,7 +234,7 @@ fn read(eventfd: &OwnedFd) {
         Err(Errno::OPNOTSUPP) => {
             let _ = rustix::io::read(eventfd, &mut count);
         }
-        Err(errno) => crate::error!("eventfd cannot be read errno={errno}"),
+        Err(errno) => crate::error!("event=eventfd_not_read errno={errno}"),
     }
 }
 

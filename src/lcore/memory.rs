@@ -325,7 +325,7 @@ impl Memory {
         if core::mem::take(&mut place.parts) > 0 {
             place.receive = 0;
             if let Err(errno) = pool.segments.unback_receive(object, whole) {
-                crate::warn!("ring memory not returned object={object} errno={errno}");
+                crate::warn!("event=ring_memory_not_returned object={object} errno={errno}");
             }
         }
         // A writer may have grown what it never filled.
@@ -336,7 +336,9 @@ impl Memory {
             Ok((receive, transmit)) => {
                 (place.receive, place.transmit) = (receive, transmit.min(place.transmit));
             }
-            Err(errno) => crate::warn!("ring memory not returned object={object} errno={errno}"),
+            Err(errno) => {
+                crate::warn!("event=ring_memory_not_returned object={object} errno={errno}")
+            }
         }
         let gone = before.saturating_sub(place.bytes());
         pool.bytes = pool.bytes.saturating_sub(gone);
@@ -555,7 +557,7 @@ impl FlowMemory for Memory {
             .unback_transmit(id, transmit)
             .and_then(|()| pool.segments.unback_receive(id, receive));
         if let Err(errno) = done {
-            crate::warn!("ring memory not returned object={id} errno={errno}");
+            crate::warn!("event=ring_memory_not_returned object={id} errno={errno}");
         }
         pool.bytes = pool.bytes.saturating_sub(place.bytes());
         (place.transmit, place.receive, place.parts) = (0, 0, 0);

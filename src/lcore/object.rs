@@ -46,6 +46,8 @@ pub(super) struct Record {
     pub(super) tx_head: u64,
     /// Stream bytes told to be readable; for a listener: flows put into its queue.
     pub(super) rx_tail: u64,
+    /// Stream bytes that the stack had received when it was last asked; those behind `rx_tail` are with the payload stage.
+    pub(super) rx_seen: u64,
     /// Stream bytes that the program has read; for a listener: flows that it has taken.
     pub(super) rx_head: u64,
     /// Stream bytes up to the end of the urgent data that the stack knows of.

@@ -2,7 +2,7 @@
 
 use super::family::{Shared, Work};
 use super::object::Record;
-use super::payload::Judge;
+use super::payload::{Judge, tail};
 use super::segments::PAGE;
 use crate::channel::byte_ring::{self, Pending, Range, Span};
 use crate::channel::cell::{ObjectCell, flag, shut};
@@ -58,7 +58,10 @@ impl Work<'_> {
                     break false;
                 }
             }
-            let (taken, verdict) = self.send(object, flow, head, range, want);
+            let (taken, verdict) = match self.fly_sent(object, flow, head, tail(range, 0, want)) {
+                Some(sent) => (sent.taken, sent.verdict),
+                None => self.send(object, flow, head, range, want, true),
+            };
             if verdict == Verdict::Reset {
                 return self.denied(object, cell, flow);
             }
@@ -125,20 +128,23 @@ impl Work<'_> {
         }
     }
 
-    /// Hands `want` bytes at most from stream offset `head` on to the stack, as far as it takes them.
-    fn send(
+    /// Hands `want` bytes at most from stream offset `head` on to the stack, as far as it takes them, and judges them unless they
+    /// need not be.
+    pub(super) fn send(
         &mut self,
         object: u32,
         flow: FlowId,
         head: u64,
         range: Range,
         want: u32,
+        judged: bool,
     ) -> (usize, Verdict) {
         let control = &self.segments.control;
-        let mut from = Cursor { range, done: 0 };
+        let mut from = Cursor::new(range);
         let Shared { stack, stage, .. } = &mut self.shared;
         let mut judge = stage
             .as_deref_mut()
+            .filter(|_| judged)
             .and_then(|stage| Some(Judge::new(stage, flow, &stack.facts(flow)?, head)));
         let taken = stack.send_with(self.now, flow, want as usize, &mut |to| {
             from.fill(control, object, to);
@@ -208,14 +214,18 @@ impl Work<'_> {
 struct Broken;
 
 /// Walks through a range of a transmit ring.
-struct Cursor {
+pub(super) struct Cursor {
     range: Range,
     done: u32,
 }
 
 impl Cursor {
+    pub(super) const fn new(range: Range) -> Self {
+        Self { range, done: 0 }
+    }
+
     /// Copies the next bytes into `to`.
-    fn fill(&mut self, control: &Control, object: u32, to: &mut [u8]) {
+    pub(super) fn fill(&mut self, control: &Control, object: u32, to: &mut [u8]) {
         let mut rest = to;
         while !rest.is_empty() {
             let span = self.next(rest.len());

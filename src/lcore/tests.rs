@@ -1,5 +1,6 @@
 //! The host's half of the contract, driven turn by turn in virtual time by programs that only write cells.
 
+mod aloft;
 mod held;
 mod info;
 mod lab;

@@ -72,6 +72,12 @@ impl Drive {
         self.turned
     }
 
+    /// When the last turn began, whoever made it.
+    #[must_use]
+    pub fn last_turn(&self) -> Instant {
+        place::stamped()
+    }
+
     /// One turn, in a call that returns at once whatever it finds: a program that never waits must receive as well.
     pub fn turn_once(&mut self) {
         if !self.turned && self.may_drive() && self.begin() {

@@ -125,7 +125,7 @@ fn serve(control: i32) {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     let end = match rustix::event::eventfd(0, flags).map(descriptor::settle) {
         Ok(end) => end,
-        Err(errno) => return crate::error!("no descriptor for the end of the program: {errno}"),
+        Err(errno) => return crate::error!("event=no_end_descriptor errno={errno}"),
     };
     END.store(end.as_raw_fd(), Ordering::Relaxed);
     let config = ServerConfig::Inline {

@@ -13,6 +13,7 @@ pub mod descriptor;
 pub mod engine;
 pub mod epoll_ctl;
 pub mod epoll_wait;
+pub mod exec;
 pub mod init;
 mod message;
 pub mod open;

@@ -528,6 +528,7 @@ fn info(socket: Socket, buffer: &mut [u8; INFO_BYTES]) -> Result<&[u8]> {
         (60, facts.mtu),
         (64, facts.window),
         (68, facts.srtt_us),
+        (80, segments(u64::from(facts.congestion_window))),
         (84, facts.mss),
         // TCP_FASTRETRANS_THRESH: three acknowledgements again.
         (88, 3),

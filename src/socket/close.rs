@@ -5,11 +5,14 @@ use core::time::Duration;
 use super::options::LINGER_ON;
 use super::{hold, interest, state};
 use crate::attach::{Link, Object};
+use crate::channel::byte_ring;
 use crate::channel::cell::{flag, kind, shut};
+use crate::channel::owner::Taken;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
-use crate::readiness;
 use crate::time::monotonic;
+use crate::waiter::owner;
+use crate::{readiness, thread};
 
 /// Ends reading, writing or both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,6 +115,22 @@ pub fn release(link: &Link, object: Object) {
     }
     hold::drop_bit(link, object);
     link.ring(object.index);
+}
+
+/// Of a program that has taken `object` over from the one before it in this process: what that one's main thread was in the
+/// middle of is never finished, though a thread of its number lives.
+pub fn settle_predecessor(link: &Link, object: Object) {
+    let Some(cell) = object.cell(link) else {
+        return;
+    };
+    let me = thread::id();
+    if cell.write.tx_owner.take(me) == Taken::Nested {
+        byte_ring::forget_unpublished(&cell.write);
+    }
+    owner::release(&cell.write.tx_owner, || ());
+    // Owned now or before, or another thread's, which is left alone.
+    cell.read.items_owner.take(me);
+    owner::release(&cell.read.items_owner, || ());
 }
 
 /// Before the last close of a listener: waits until the host listens no more, as close(2) of Linux has freed the port when

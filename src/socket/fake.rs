@@ -61,6 +61,7 @@ impl Fake {
             control_socket: descriptor::raw(theirs),
             host_eventfd: descriptor::raw(bell),
             family: 0,
+            registry: None,
         };
         Self {
             link: Box::leak(Box::new(Link::for_test(parts))),

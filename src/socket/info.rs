@@ -47,6 +47,8 @@ pub struct Info {
     pub ring: u32,
     /// Bytes of it that have memory.
     pub backed: u32,
+    /// The congestion window in bytes when it was in the way last; 0 = it never was.
+    pub congestion_window: u32,
 }
 
 /// How long the host may take; one that is stopped must not hold a program up.
@@ -132,6 +134,7 @@ fn read(cell: &ObjectCell) -> Info {
         window_shift: word(&cell.info.window_shift),
         ring: word(&cell.info.ring),
         backed: word(&cell.info.backed),
+        congestion_window: word(&cell.info.congestion_window),
     }
 }
 

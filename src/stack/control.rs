@@ -40,7 +40,7 @@ impl Stack {
             if self.warnings.allow(io.now) {
                 let [a, b, c, d, e, f] = mac;
                 crate::warn!(
-                    "duplicate address address={address} other_mac={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"
+                    "event=duplicate_address address={address} other_mac={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"
                 );
             }
         }
@@ -91,10 +91,12 @@ impl Stack {
         let mut failed = Vec::new();
         let vlan = self.station.vlan;
         let counters = &self.counters;
+        let stall = &mut self.stall;
         self.neighbors.poll(
             now,
             &mut |frame| {
                 let Some(buffer) = tx.alloc(ArpFrame::frame_bytes(vlan)) else {
+                    stall.refused(now);
                     return false;
                 };
                 if let Some(length) = frame.emit(vlan, buffer) {

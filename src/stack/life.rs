@@ -148,6 +148,7 @@ impl Stack {
             } else {
                 0
             };
+            cold.meter.note_window(frame);
             cold.meter.mss = mss;
             cold.meter.tos = options.tos;
             cold.meter.max_segment = options.max_segment;
@@ -488,7 +489,7 @@ impl Stack {
         // A peer that knows how to provoke it may do so at line rate; the counter tells them all.
         if self.warnings.allow(io.now) {
             crate::error!(
-                "flow dropped after a panic local={} remote={}",
+                "event=flow_dropped_after_panic local={} remote={}",
                 key.local,
                 key.remote
             );

@@ -39,6 +39,8 @@ pub mod segment;
 pub mod siphash;
 #[allow(clippy::module_inception)] // it holds the type of that name
 mod stack;
+mod stall;
+mod stretch_ack;
 mod sweep;
 #[cfg(test)]
 mod tests;

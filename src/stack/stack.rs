@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use super::api::{Change, Facts, FlowMemory, FlowOptions, ListenRequest, StackConfig};
 use super::changes::{Changes, forget};
 use super::counters::StackCounters;
-use super::demux::{self, Class, FlowKey, Rules};
+use super::demux::{Class, FlowKey, Rules};
 use super::flow_table::{Flags, FlowTable, Phase};
 use super::input::unsent;
 use super::interface::{Interfaces, Outlet, Station};
@@ -19,12 +19,13 @@ use super::neighbor::NeighborTable;
 use super::port_alloc::PortAllocator;
 use super::rate_limit::RateLimit;
 use super::route::RouteTable;
+use super::stall::Stall;
 use super::sweep::Sweep;
 use super::time_wait::TimeWaitTable;
 use super::timer_wheel::TimerWheel;
 use super::urgent::UrgentTable;
 use crate::device::frame::LINK_HEADER_BYTES;
-use crate::device::{BURST_MAX, RxMeta, TxQueue};
+use crate::device::{BURST_MAX, TxQueue};
 use crate::errno::Errno;
 use crate::id::{FlowId, ListenerId};
 use crate::time::Instant;
@@ -59,6 +60,8 @@ pub struct Stack {
     pub(crate) looped: Loopback,
     /// Flows that want to be asked for segments.
     pub(crate) dirty: VecDeque<u32>,
+    /// Set while the port takes nothing.
+    pub(crate) stall: Stall,
     /// Flows that wait for the MAC address of a next hop.
     pub(crate) unresolved: HashMap<Ipv4Addr, Vec<FlowId>>,
     /// Flows with urgent data.
@@ -129,6 +132,7 @@ impl Stack {
             changes: Changes::default(),
             looped: Loopback::default(),
             dirty: VecDeque::new(),
+            stall: Stall::default(),
             unresolved: HashMap::new(),
             urgent: UrgentTable::default(),
             burst: Vec::with_capacity(BURST_MAX),
@@ -282,12 +286,6 @@ impl Stack {
         self.facts_of(self.table.resolve(flow)?)
     }
 
-    /// Says what a frame received from the wire is.
-    #[must_use]
-    pub fn classify(&self, bytes: &[u8], meta: RxMeta) -> Class {
-        demux::classify(bytes, meta, &self.rules)
-    }
-
     /// The flow between two ends, with its token.
     #[must_use]
     pub fn find(&self, key: FlowKey) -> Option<(FlowId, u32)> {
@@ -343,10 +341,12 @@ impl Stack {
     /// When [`Stack::expire`] or [`Stack::transmit`] must be called next at the latest; None = when a frame comes.
     #[must_use]
     pub fn next_timer(&self) -> Option<Instant> {
-        if !self.dirty.is_empty() || self.looped.len() > 0 {
+        if self.looped.len() > 0 {
             return Some(Instant::ZERO);
         }
+        let dirty = (!self.dirty.is_empty()).then_some(Instant::ZERO);
         [
+            dirty,
             self.wheel.next_due(),
             self.neighbors.next_due(),
             self.time_wait.next_due(),
@@ -355,6 +355,7 @@ impl Stack {
         .into_iter()
         .flatten()
         .min()
+        .map(|due| self.stall.delays(due))
     }
 
     /// Puts a flow into the dirty list, once.

@@ -1,11 +1,16 @@
 //! Log lines, `key=value`, through a sink that the binaries wire to `tracing`.
 //!
+//! A place that says the same thing too often is held back and counted (see [`super::flood`]).
+//!
 //! Without a sink (the program side) a line goes to descriptor 2 by one raw `write`, formatted in a
 //! buffer on the stack: no allocation, no lock, safe in a signal handler.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::sync::OnceLock;
+
+use super::flood::{FLOOD, Passage, Site};
+use crate::time::{self, Instant};
 
 /// How much a line matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -51,15 +56,47 @@ pub fn set_threshold(level: Level) {
     THRESHOLD.store(level as u8, Ordering::Relaxed);
 }
 
-/// Writes one line. Use the macros [`crate::error!`], [`crate::warn!`], [`crate::info!`] and [`crate::debug!`].
-pub fn write(level: Level, text: fmt::Arguments<'_>) {
+static NOTICE: OnceLock<fn()> = OnceLock::new();
+
+/// Sets what is called whenever a line is held back: somebody is to call [`summarise`] some time later. It must not wait. A
+/// binary does this once, at start.
+pub fn set_notice(notice: fn()) {
+    let _ = NOTICE.set(notice);
+}
+
+/// Writes how many lines were held back, by the places whose time of that is over at `now`, or by all of them. True: some
+/// still hold lines back.
+pub fn summarise(now: Option<Instant>) -> bool {
+    FLOOD.drain(now, &mut |line, count| {
+        let text = format_args!("event=lines_held_back count={count} line='{line}'");
+        put(Level::Warn, text, 0);
+    })
+}
+
+/// Writes one line of a place in the code, unless it says too much. Use the macros [`crate::error!`], [`crate::warn!`],
+/// [`crate::info!`] and [`crate::debug!`].
+pub fn write(site: &'static Site, level: Level, text: fmt::Arguments<'_>) {
     if level as u8 > THRESHOLD.load(Ordering::Relaxed) {
         return;
     }
+    match site.pass(time::monotonic()) {
+        Passage::Written { held } => put(level, text, held),
+        Passage::Held => {
+            FLOOD.add(site);
+            if let Some(notice) = NOTICE.get() {
+                notice();
+            }
+        }
+    }
+}
+
+/// Writes one line, before which `held` like it were not written.
+fn put(level: Level, text: fmt::Arguments<'_>, held: u64) {
     let mut line = Line::default();
+    let held = Held(held);
     // Only a load: the program side never sets a sink, so a signal handler never waits here.
     if let Some(sink) = SINK.get() {
-        let _ = write!(line, "{text}");
+        let _ = write!(line, "{text}{held}");
         sink(
             level,
             core::str::from_utf8(line.bytes()).unwrap_or("line is not text"),
@@ -67,9 +104,21 @@ pub fn write(level: Level, text: fmt::Arguments<'_>) {
         return;
     }
     // A full buffer cuts the line; the cut is the only possible error.
-    let _ = writeln!(line, "knet: {text}");
+    let _ = writeln!(line, "knet: {text}{held}");
     line.end();
     let _ = rustix::io::write(rustix::stdio::stderr(), line.bytes());
+}
+
+/// The end of a line before which some were held back.
+struct Held(u64);
+
+impl fmt::Display for Held {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            count => write!(out, " held_back={count}"),
+        }
+    }
 }
 
 /// The longest line, in bytes.
@@ -125,28 +174,38 @@ impl Write for Line {
     }
 }
 
+/// A line of the level, with a [`Site`](crate::telemetry::flood::Site) of its own for the place where this stands.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! log_line {
+    ($level:ident, $line:literal $($rest:tt)*) => {{
+        static SITE: $crate::telemetry::flood::Site = $crate::telemetry::flood::Site::new($line);
+        $crate::telemetry::log::write(&SITE, $crate::telemetry::Level::$level, format_args!($line $($rest)*))
+    }};
+}
+
 /// Logs that service is lost.
 #[macro_export]
 macro_rules! error {
-    ($($part:tt)*) => { $crate::telemetry::log::write($crate::telemetry::Level::Error, format_args!($($part)*)) };
+    ($($part:tt)*) => { $crate::log_line!(Error, $($part)*) };
 }
 
 /// Logs that something is degraded or refused.
 #[macro_export]
 macro_rules! warn {
-    ($($part:tt)*) => { $crate::telemetry::log::write($crate::telemetry::Level::Warn, format_args!($($part)*)) };
+    ($($part:tt)*) => { $crate::log_line!(Warn, $($part)*) };
 }
 
 /// Logs a fact that is told once per process or socket lifetime.
 #[macro_export]
 macro_rules! info {
-    ($($part:tt)*) => { $crate::telemetry::log::write($crate::telemetry::Level::Info, format_args!($($part)*)) };
+    ($($part:tt)*) => { $crate::log_line!(Info, $($part)*) };
 }
 
 /// Logs a detail.
 #[macro_export]
 macro_rules! debug {
-    ($($part:tt)*) => { $crate::telemetry::log::write($crate::telemetry::Level::Debug, format_args!($($part)*)) };
+    ($($part:tt)*) => { $crate::log_line!(Debug, $($part)*) };
 }
 
 #[cfg(test)]

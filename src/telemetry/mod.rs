@@ -4,6 +4,7 @@
 //! here allocates on the data path, takes a lock, or writes to stdout.
 
 pub mod counters;
+pub mod flood;
 pub mod log;
 
 pub use counters::{Counter, OwnCounter};

@@ -11,4 +11,4 @@ pub mod sleep;
 pub mod slot;
 
 pub use sleep::{OWN, Wake, Watch, sleep};
-pub use slot::{forget_link_eventfds, forget_parents_eventfds, wake};
+pub use slot::{forget_link_eventfds, forget_parents_eventfds, forget_predecessors_slots, wake};

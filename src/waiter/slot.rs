@@ -265,6 +265,21 @@ pub fn forget_link_eventfds(number: u32) {
     }
 }
 
+/// Frees the slots that the program before this one had in the same process: nobody sleeps on them, and their threads seem to
+/// live.
+pub fn forget_predecessors_slots(link: &Link) {
+    let mine = u64::from(thread::process());
+    for cell in (0..SLOTS).filter_map(|slot| link.control.slot(slot)) {
+        let user = cell.user.load(Ordering::Acquire);
+        if user >> 32 == mine {
+            // Taken over meanwhile: not ours any more.
+            let _ = cell
+                .user
+                .compare_exchange(user, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Closes the eventfds that a forked child inherits. Its fork handler calls this before anything else runs; `parent`
 /// is the parent's process id.
 pub fn forget_parents_eventfds(parent: u32) {

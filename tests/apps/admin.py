@@ -505,6 +505,38 @@ def collect_gathers_what_helps_and_nothing_secret(admin):
     assert admin.run("collect", "-o", "/no/such/folder/x.tar").returncode == 73
 
 
+def bench_measures_what_the_stack_serves(admin):
+    """Its trial starts hosts of its own; beside it, an echo service on the server's stack is measured from the client's."""
+    if admin.lab.device != "unix":
+        return "needs no device"
+    folder = os.path.join(admin.lab.work, "bench")
+    os.makedirs(folder)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("KNET_")}
+    environment["TMPDIR"] = folder
+    killed = subprocess.Popen([KNETCTL, "bench", "-d", "60"], env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
+    wait_for("a trial has begun", lambda: os.listdir(folder))
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    done = subprocess.run([KNETCTL, "bench", "-d", "1", "-c", "2", "--json"], env=environment, stdout=subprocess.PIPE, text=True,
+                          timeout=120, check=True)
+    rows = json.loads(done.stdout)
+    assert [row["path"] for row in rows] == ["knet over a unix socket", "kernel, loopback"], rows
+    for row in rows:
+        assert row["round_trips"] > 0 and 0 < row["p50_ns"] <= row["p99_ns"] <= row["max_ns"], row
+        assert row["bulk_bytes_per_second"] > 0, row
+    assert not os.listdir(folder), "the folder of the killed one is gone as well"
+    serving = admin.lab.start("server", KNETCTL, "bench", "--serve", f"{SERVER}:7777", log="bench.log")
+    wait_for("it answers", lambda: "answers at" in open(serving.log, encoding="utf-8").read(), 20)
+    before = stack(admin)["flows_accepted"]
+    one = json.loads(admin.lab.client(KNETCTL, "bench", f"{SERVER}:7777", "-d", "1", "-c", "3", "--json"))
+    assert one["round_trips"] > 0 and one["target"] == f"{SERVER}:7777", one
+    assert stack(admin)["flows_accepted"] - before == 4, "three that ask, and one in bulk"
+    admin.lab.end(serving)
+    refused = admin.run("bench", "127.0.0.1:1", "-d", "1")
+    assert refused.returncode == 69 and "127.0.0.1:1" in refused.stdout, refused
+    return None
+
+
 CASES = [
     ss_names_owner_and_descriptor,
     why_tells_each_socket,
@@ -520,6 +552,7 @@ CASES = [
     capture_loses_frames_and_not_traffic_when_the_disk_is_slow,
     others_may_ask_a_service_for_numbers_and_not_for_payloads,
     trace_tells_what_happens_to_a_connection,
+    bench_measures_what_the_stack_serves,
     collect_gathers_what_helps_and_nothing_secret,
 ]
 

@@ -20,7 +20,7 @@ class Bench:
     processes = []
 
 
-def suite(name, *more, least=1, served=True):
+def suite(name, *more, least=1, served=True, title=None):
     def case(_):
         with tempfile.TemporaryDirectory(prefix="knet-bench-") as folder:
             file = os.path.join(folder, "rows.json")
@@ -37,7 +37,7 @@ def suite(name, *more, least=1, served=True):
                 page = text.read()
             assert page.count("<svg") == 1 and "http" not in page, "the page is one plot and stands alone"
 
-    case.__name__ = name
+    case.__name__ = title or name
     return case
 
 
@@ -55,6 +55,7 @@ def check(name, rows, least, served):
 
 CASES = [
     suite("redis", least=16),
+    suite("redis", "--progress", "inline", "--ends", "both", least=7, title="redis_with_both_ends_inline"),
     suite("pingpong", least=12),
     suite("stream", least=16),
     suite("connrate", least=12),

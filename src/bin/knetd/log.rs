@@ -4,9 +4,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::{self, Thread};
 
+use knet::ffi::signals;
 use knet::stack::rate_limit::RateLimit;
+use knet::telemetry::flood::WINDOW;
 use knet::telemetry::{Level, log};
 use knet::time::monotonic;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
@@ -48,6 +52,7 @@ pub(crate) fn open(private: bool) {
     }
     log::set_threshold(Level::Info);
     log::set_sink(line);
+    summarise_floods();
     let limit = Mutex::new(RateLimit::new(1, 16));
     std::panic::set_hook(Box::new(move |panic| {
         // One line: the lcore's own follows, and its programs learn it. A flow's panic is caught, and may come again.
@@ -56,6 +61,47 @@ pub(crate) fn open(private: bool) {
             knet::error!("event=panic at=\"{panic}\"");
         }
     }));
+}
+
+/// Who tells what was held back, and whether something was since it looked.
+static TELLER: OnceLock<Thread> = OnceLock::new();
+static HELD: AtomicBool = AtomicBool::new(false);
+
+/// Starts what tells the numbers of lines that were held back. It sleeps while there are none.
+fn summarise_floods() {
+    // The signals are for the control thread, which asks for them later.
+    let mask = signals::block();
+    let started = thread::Builder::new()
+        .name("knet-log".to_owned())
+        .spawn(|| {
+            loop {
+                thread::park();
+                // Nobody wakes it while this is set.
+                while HELD.load(Ordering::Relaxed) {
+                    thread::park_timeout(WINDOW);
+                    HELD.store(false, Ordering::Relaxed);
+                    if log::summarise(Some(monotonic())) {
+                        HELD.store(true, Ordering::Relaxed);
+                    }
+                }
+            }
+        });
+    signals::restore(&mask);
+    match started {
+        Ok(thread) => {
+            // Once, at start.
+            let _ = TELLER.set(thread.thread().clone());
+            log::set_notice(|| {
+                if !HELD.swap(true, Ordering::Relaxed)
+                    && let Some(teller) = TELLER.get()
+                {
+                    teller.unpark();
+                }
+            });
+        }
+        // The next line of the same place tells it as well.
+        Err(error) => knet::warn!("event=floods_not_summarised error=\"{error}\""),
+    }
 }
 
 /// The log's file and its name, where the log is a file.
@@ -143,13 +189,28 @@ fn connected(path: &Path) -> io::Result<UnixDatagram> {
 
 const SYSTEM_LOG: &str = "/dev/log";
 
-/// Facility daemon, severity info; the text says the level.
-const PRIORITY: u32 = 3 << 3 | 6;
+/// Facility daemon and the severity of the level that a line begins with.
+fn priority(line: &[u8]) -> u32 {
+    const DAEMON: u32 = 3 << 3;
+    let is = |level: &str| line.starts_with(level.as_bytes());
+    DAEMON
+        | if is("ERROR") {
+            3
+        } else if is("WARN") {
+            4
+        } else if is("INFO") {
+            6
+        } else {
+            7
+        }
+}
 
 impl Write for SystemLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut datagram = format!("<{PRIORITY}>knetd[{}]: ", std::process::id()).into_bytes();
-        datagram.extend_from_slice(bytes.trim_ascii());
+        let line = bytes.trim_ascii();
+        let head = format!("<{}>knetd[{}]: ", priority(line), std::process::id());
+        let mut datagram = head.into_bytes();
+        datagram.extend_from_slice(line);
         self.send(&datagram);
         Ok(bytes.len())
     }
@@ -175,6 +236,12 @@ mod tests {
         };
         log.write_all(b"one\n").unwrap();
         assert!(heard(&daemon).ends_with("]: one"));
+        log.write_all(b" WARN event=two\n").unwrap();
+        let line = heard(&daemon);
+        assert!(
+            line.starts_with("<28>knetd[") && line.ends_with("]: WARN event=two"),
+            "{line}"
+        );
         drop(daemon);
         std::fs::remove_file(&path).unwrap();
         log.write_all(b"lost\n").unwrap();

@@ -86,7 +86,7 @@ impl Writer {
             .write_all(&header)
             .and_then(|()| file.write_all(captured));
         if let Err(error) = written {
-            crate::warn!("pcap capture stopped: {error}");
+            crate::warn!("capture=pcap event=stopped error=\"{error}\"");
             self.file = None;
         }
     }
@@ -97,7 +97,7 @@ impl Drop for Writer {
         if let Some(file) = &mut self.file
             && let Err(error) = file.flush()
         {
-            crate::warn!("pcap capture is cut: {error}");
+            crate::warn!("capture=pcap event=cut error=\"{error}\"");
         }
     }
 }

@@ -158,7 +158,7 @@ impl Link {
             .is_some_and(|own| !own.is_at(&self.path))
         {
             crate::warn!(
-                "knet_unix path={} socket file is gone, making it again",
+                "device=knet_unix path={} event=made_again reason=\"the socket file was gone\"",
                 self.path.display()
             );
             self.listener = None;
@@ -173,7 +173,10 @@ impl Link {
                 // EAGAIN is a race with another starter, unless it lasts: a program holds the lock.
                 let lasts = errno != Errno::AGAIN || self.pause >= RETRY_MAX;
                 if lasts && self.told != Some(errno) {
-                    crate::warn!("knet_unix path={} no link: {errno}", self.path.display());
+                    crate::warn!(
+                        "device=knet_unix path={} event=no_link errno={errno}",
+                        self.path.display()
+                    );
                     self.told = Some(errno);
                 }
                 self.retry_later(now);
@@ -364,7 +367,10 @@ impl Link {
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             Err(errno) => {
                 if self.told != Some(errno) {
-                    crate::warn!("knet_unix path={} accept: {errno}", self.path.display());
+                    crate::warn!(
+                        "device=knet_unix path={} event=peer_not_accepted errno={errno}",
+                        self.path.display()
+                    );
                     self.told = Some(errno);
                 }
                 return;
@@ -372,11 +378,14 @@ impl Link {
         };
         if self.peer.is_none() {
             if let Err(errno) = self.adopt(socket) {
-                crate::warn!("knet_unix path={} peer lost: {errno}", self.path.display());
+                crate::warn!(
+                    "device=knet_unix path={} event=peer_lost errno={errno}",
+                    self.path.display()
+                );
             }
         } else if !self.told_refusal {
             crate::warn!(
-                "knet_unix path={} a third host was turned away",
+                "device=knet_unix path={} event=peer_turned_away reason=\"it is the third\"",
                 self.path.display()
             );
             self.told_refusal = true;
@@ -408,7 +417,7 @@ impl Drop for Link {
             && let Err(errno) = rustix::fs::unlink(&self.path)
         {
             crate::warn!(
-                "knet_unix path={} not removed: {errno}",
+                "device=knet_unix path={} event=not_removed errno={errno}",
                 self.path.display()
             );
         }

@@ -190,13 +190,20 @@ pub fn is_nested(record: Record) -> bool {
     epoll(record).is_some_and(|cell| cell.nestings.load(Ordering::Acquire) != 0)
 }
 
+/// Before a fork: the child is going to have descriptors that stand for the record.
+pub fn hold_epoll_for_child(record: Record) {
+    if let Some(cell) = epoll(record) {
+        cell.holders.hold_for_child(thread::process());
+    }
+}
+
 /// As [`super::adopt_socket`], for an epoll.
 #[must_use]
-pub fn adopt_epoll(record: Record) -> bool {
+pub fn adopt_epoll(record: Record, parent: u32) -> bool {
     let (Some(cell), Some(count)) = (epoll(record), COUNTS.get(record.index as usize)) else {
         return false;
     };
-    holders::adopt(count, &cell.holders, || epoll(record).is_some())
+    holders::adopt(count, &cell.holders, parent, || epoll(record).is_some())
 }
 
 /// Whether a descriptor of this process stands for epoll `index`.
@@ -205,6 +212,37 @@ pub fn has_epoll(index: u32) -> bool {
     COUNTS
         .get(index as usize)
         .is_some_and(|count| count.load(Ordering::Relaxed) > 0)
+}
+
+/// As [`super::socket::copy_socket`], for an epoll.
+pub fn copy_epoll(old: &Region, record: Record) -> Option<Record> {
+    let from = old.epolls.get(record.index as usize)?;
+    let new = new_epoll()?;
+    let to = epoll(new)?;
+    for (to, from) in [
+        (&to.kernel_items, &from.kernel_items),
+        (&to.nestings, &from.nestings),
+    ] {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    Some(new)
+}
+
+/// Leaves all records of a region.
+pub(super) fn leave(region: &Region) {
+    for cell in &region.epolls {
+        cell.holders.remove_all(thread::process());
+    }
+}
+
+/// As [`super::socket::leave_rest`], for epolls.
+pub(super) fn leave_rest(region: &Region) {
+    for ((index, cell), count) in (0..).zip(&region.epolls).zip(&COUNTS) {
+        if count.load(Ordering::Relaxed) == 0 {
+            cell.holders.remove_all(thread::process());
+            free_unheld_epoll(region, index, cell);
+        }
+    }
 }
 
 /// In a forked child: no descriptor is counted yet.

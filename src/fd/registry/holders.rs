@@ -6,7 +6,7 @@ use crate::ffi::process;
 use crate::thread;
 
 /// Processes that a record can list; with more it is never freed.
-const HOLDERS: usize = 6;
+const HOLDERS: usize = 8;
 
 /// The processes that hold a record.
 #[repr(C)]
@@ -36,6 +36,31 @@ impl Holders {
         }
     }
 
+    /// Before a fork of process `pid`: a second place is its child's, until the child takes it. A fork that fails leaves it to the
+    /// next one.
+    pub(super) fn hold_for_child(&self, pid: u32) {
+        let places = self.pids.iter();
+        let count = places
+            .filter(|place| place.load(Ordering::Acquire) == pid)
+            .count();
+        if count == 1 {
+            self.add(pid);
+        }
+    }
+
+    /// The child takes the place that its parent has held for it, or another one.
+    fn inherit(&self, parent: u32, child: u32) {
+        let take = |place: &AtomicU32| {
+            parent != 0
+                && place
+                    .compare_exchange(parent, child, Ordering::AcqRel, Ordering::Acquire)
+                    .is_ok()
+        };
+        if !self.pids.iter().any(take) {
+            self.add(child);
+        }
+    }
+
     /// Removes one process; says whether nobody is left.
     pub(super) fn remove(&self, pid: u32) -> bool {
         for place in &self.pids {
@@ -47,6 +72,13 @@ impl Holders {
             }
         }
         self.is_empty()
+    }
+
+    /// Removes one process however often it is listed.
+    pub(super) fn remove_all(&self, pid: u32) {
+        for place in &self.pids {
+            let _ = place.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -77,11 +109,16 @@ impl Holders {
     }
 }
 
-/// In a forked child: a descriptor of it stands for the record that `holders` belong to, and `count` counts. False when the
-/// parent closed its own meanwhile, and the record is another's.
-pub(super) fn adopt(count: &AtomicU32, holders: &Holders, is_it_still: impl Fn() -> bool) -> bool {
+/// In a forked child of `parent`: a descriptor of it stands for the record that `holders` belong to, and `count` counts. False
+/// when another thread of the parent closed its own before the fork, and the record is another's.
+pub(super) fn adopt(
+    count: &AtomicU32,
+    holders: &Holders,
+    parent: u32,
+    is_it_still: impl Fn() -> bool,
+) -> bool {
     if count.load(Ordering::Relaxed) == 0 {
-        holders.add(thread::process());
+        holders.inherit(parent, thread::process());
         if !is_it_still() {
             holders.remove(thread::process());
             return false;
@@ -99,14 +136,28 @@ mod tests {
     fn a_child_adopts_what_is_still_there() {
         let holders = Holders::default();
         let count = AtomicU32::new(0);
-        assert!(adopt(&count, &holders, || true));
-        assert!(adopt(&count, &holders, || true));
+        assert!(adopt(&count, &holders, 0, || true));
+        assert!(adopt(&count, &holders, 0, || true));
         assert_eq!(count.load(Ordering::Relaxed), 2);
         assert!(holders.remove(thread::process()), "held once");
         let count = AtomicU32::new(0);
-        assert!(!adopt(&count, &holders, || false));
+        assert!(!adopt(&count, &holders, 0, || false));
         assert!(holders.is_empty());
         assert_eq!(count.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_the_parent_closes_behind_the_fork_is_the_childs() {
+        let holders = Holders::default();
+        let parent = thread::process() + 1;
+        holders.add(parent);
+        holders.hold_for_child(parent);
+        holders.hold_for_child(parent);
+        assert!(!holders.remove(parent), "the child has not come yet");
+        let count = AtomicU32::new(0);
+        assert!(adopt(&count, &holders, parent, || true));
+        assert!(holders.remove(thread::process()));
+        assert!(holders.is_empty());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::holders::{self, Holders};
-use super::region;
+use super::{Region, region};
 use crate::fd::table::{Entry, Handle, Record};
 use crate::ffi::process;
 use crate::thread;
@@ -317,14 +317,68 @@ pub fn take_registrations(record: Record, mut visit: impl FnMut(Registration)) {
     }
 }
 
+/// Before a fork: the child is going to have descriptors that stand for the record.
+pub fn hold_socket_for_child(record: Record) {
+    if let Some(cell) = socket(record) {
+        cell.holders.hold_for_child(thread::process());
+    }
+}
+
 /// In a forked child: a descriptor of it stands for the record. False when the parent closed its own meanwhile, and the
 /// record is another's.
 #[must_use]
-pub fn adopt_socket(record: Record) -> bool {
+pub fn adopt_socket(record: Record, parent: u32) -> bool {
     let (Some(cell), Some(count)) = (socket(record), COUNTS.get(record.index as usize)) else {
         return false;
     };
-    holders::adopt(count, &cell.holders, || socket(record).is_some())
+    holders::adopt(count, &cell.holders, parent, || socket(record).is_some())
+}
+
+/// An undecided socket of `old`, which this process has left, gets a record of the present region. `epoll` says what became of the
+/// epolls that it is in. None when there is no room.
+pub fn copy_socket(
+    old: &Region,
+    record: Record,
+    epoll: impl Fn(u32) -> Option<u32>,
+) -> Option<Record> {
+    let from = old.sockets.get(record.index as usize)?;
+    let new = new_socket()?;
+    for interest in &from.interests {
+        let index = interest.epoll.load(Ordering::Relaxed);
+        if index == 0 || index == CLAIMED {
+            continue;
+        }
+        if let Some(epoll) = epoll(index - 1) {
+            // As many places as it had.
+            register(
+                new,
+                Registration {
+                    epoll,
+                    fd: i32::try_from(interest.fd.load(Ordering::Relaxed)).unwrap_or(-1),
+                    events: interest.events.load(Ordering::Relaxed),
+                    data: interest.data.load(Ordering::Relaxed),
+                },
+            );
+        }
+    }
+    Some(new)
+}
+
+/// Leaves all records of a region.
+pub(super) fn leave(region: &Region) {
+    for cell in region.used_sockets() {
+        cell.holders.remove_all(thread::process());
+    }
+}
+
+/// Leaves the records that this process has no descriptor of: a program before it did.
+pub(super) fn leave_rest(region: &Region) {
+    for (cell, count) in region.used_sockets().zip(&COUNTS) {
+        if count.load(Ordering::Relaxed) == 0 {
+            cell.holders.remove_all(thread::process());
+            free_unheld(cell);
+        }
+    }
 }
 
 /// In a forked child: no descriptor is counted yet.

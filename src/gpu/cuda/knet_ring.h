@@ -104,39 +104,51 @@ struct knet_ring {
 #define KNET_RING_SCRATCH_BYTES 4096u
 
 /*
- * Parameters, uploaded once. Places in them (`..._at`) are bytes from the beginning of the parameters; every table begins at
- * a multiple of 16.
+ * Parameters, uploaded once, to memory that the kernel may write. Places in them (`..._at`) are bytes from the beginning of
+ * the parameters; every table begins at a multiple of 16.
  *
- * pattern: state[0] is the state of `exact` and state[1] that of `any_case`; 0 is the start of both. From state s the byte b
- * leads to next[s * classes + class[b]]. found[s] is 0, or 1 + the number of a pattern that ends in s. An automaton with 0
- * states does nothing. `longest` is the length of its longest pattern: whoever begins that many bytes early at state 0 is in
- * the right state. value = the pattern of the first match of `exact`, else the first of `any_case`; aux = how many bytes
- * ended in a state where one is found, of both.
+ * pattern: state[0] is the state of `exact` and state[1] that of `any_case`; 0 is the start of both. The byte b (`any_case`: in
+ * lower case) leads from state s to edges[s + b].to if edges[s + b].from is s; else it leads to where it leads from fail[s], or,
+ * if s is 0, to 0. The top bit of `to` is no part of the state: it says that a pattern ends there, and found[to] is then 1 + the
+ * number of the first that does. depth[s] is how many bytes s remembers. value = the pattern of the first match of `exact`, else
+ * the first of `any_case`; aux = how many bytes ended in a state where one is found, of both.
  */
 struct knet_automaton {
-    knet_u32 states;     /*  0 */
-    knet_u32 classes;    /*  4 */
-    knet_u32 longest;    /*  8 */
-    knet_u32 reserved;   /* 12 */
-    knet_u64 class_at;   /* 16: unsigned char[256] */
-    knet_u64 next_at;    /* 24: knet_u32[states * classes] */
-    knet_u64 found_at;   /* 32: knet_u32[states] */
-    knet_u64 reserved2;  /* 40 */
+    knet_u32 states;   /*  0: a number above every state; 1: there are no patterns */
+    knet_u32 reserved; /*  4 */
+    knet_u64 edges_at; /*  8: { knet_u32 from, to; }[states + 256] */
+    knet_u64 fail_at;  /* 16: knet_u32[states] */
+    knet_u64 depth_at; /* 24: knet_u32[states] */
+    knet_u64 found_at; /* 32: knet_u32[states] */
 };
 struct knet_pattern_params {
     struct knet_automaton exact;    /*  0 */
-    struct knet_automaton any_case; /* 48 */
+    struct knet_automaton any_case; /* 40 */
 };
 
-/* chacha20 (RFC 8439): block counter = offset / 64, nonce = ends. Fails beyond block 2^32 - 1. */
+/* chacha20 (RFC 8439): block counter = offset / 64, nonce = ends. Fails where block 2^32 - 1 would be needed. */
 struct knet_chacha20_params {
     knet_u32 key[8]; /* 0: little endian words, as in RFC 8439 */
 };
 
 /*
- * stats:  aux = printable bytes (0x20 .. 0x7e) | random << 32, where random is 1 for 512 bytes and more with at least 7.2 bits
- *         of entropy a byte. No parameters.
+ * stats: value = entropy in bits a byte, with 16 binary places; aux = printable bytes (0x20 .. 0x7e) | random << 32, where random
+ * is 1 for 512 bytes and more with at least 7.2 bits of entropy a byte. The kernel adds what it saw to the parameters.
+ */
+struct knet_stats_params {
+    knet_u64 histogram[256]; /* 0 */
+};
+
+/*
  * crc32c: state[0] = digest of all bytes so far (CRC-32C, as printed), aux = the same. No parameters.
+ *
+ * macswap, peek, poke, stall, crash: of the benchmark only, see bench.cuh.
+ *
+ * user: the function of the user's PTX, which all lanes of the warp call together and whose answer lane 0 gives:
+ *   extern "C" __device__ unsigned int NAME(const struct knet_packet *packet, struct knet_result *result,
+ *                                           unsigned int lane, void *params);
+ * `addr` of the packet is the payload. `result` is lane 0's to fill but for the verdict, which is what the function returns:
+ * KNET_PASS to KNET_FAILED; anything else is KNET_FAILED. The others write into a copy that nobody reads.
  */
 
 #endif

@@ -202,6 +202,50 @@ fn a_clean_wire_carries_everything_and_resends_nothing() {
     assert_eq!(pair.a.facts(a).state, FlowState::CloseWait);
 }
 
+/// Round trips that the first `bytes` of a new connection from `b` take; `a` reads at once and acknowledges once a turn.
+fn round_trips(mut pair: Pair, bytes: u64) -> u128 {
+    pair.delay = Duration::from_millis(10);
+    pair.a.listen(80, 8);
+    pair.b.connect(
+        pair.now,
+        core::net::SocketAddrV4::new(super::address(1), 80),
+    );
+    pair.run(Duration::from_millis(200));
+    let a = pair.a.accept()[0];
+    let b = pair.b.stack.flows().next().unwrap().0;
+    let begin = pair.now;
+    let mut up = Direction::new(bytes, 3);
+    while pair.b.facts(b).tx_acked < bytes {
+        up.write(pair.now, &mut pair.b, b);
+        up.read(pair.now, &mut pair.a, a);
+        pair.turn();
+        let next = pair.next_soon().unwrap_or(pair.now);
+        pair.now = next.max(pair.now + Duration::from_micros(1));
+    }
+    assert_eq!(up.sent.sum, up.got.sum);
+    pair.now.since(begin).as_millis() / 20
+}
+
+#[test]
+fn a_peer_that_acknowledges_once_a_burst_lets_a_connection_start_fast() {
+    let large = |host| StackConfig {
+        tx_buffer_bytes: 256 << 10,
+        ..config(host)
+    };
+    let rounds = round_trips(Pair::with(large(1), large(2), 4), 256 << 10);
+    // 2, 4, 8 ... 128 KiB and the rest; by one segment a round trip it were over a hundred.
+    assert!(rounds <= 9, "{rounds} round trips");
+    let cuts = |host| StackConfig {
+        tx_checksum_offload: true,
+        tso_bytes: 64 << 10,
+        ..large(host)
+    };
+    let mut pair = Pair::with(cuts(1), cuts(2), 4);
+    (pair.a.port.fills, pair.b.port.fills) = (true, true);
+    let rounds = round_trips(pair, 256 << 10);
+    assert!(rounds <= 9, "{rounds} round trips with super-frames");
+}
+
 #[test]
 fn a_bad_wire_carries_everything() {
     let faults = Faults {

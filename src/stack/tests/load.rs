@@ -165,6 +165,36 @@ fn a_full_port_delays_and_loses_nothing() {
 }
 
 #[test]
+fn a_port_that_takes_nothing_lets_the_loop_rest() {
+    let mut script = Script::listening(FlowOptions {
+        nodelay: true,
+        ..FlowOptions::default()
+    });
+    script.host.port = super::Port::new(8);
+    let opened: Vec<_> = (0..4)
+        .map(|number| script.open(PEER_PORT + number))
+        .collect();
+    // The peer of a vhost port has gone: what is committed stays, and nothing more can be.
+    script.host.port.stuck = true;
+    for (flow, _) in &opened {
+        assert_eq!(script.host.stack.send(script.now, *flow, &[7; 2000]), 2000);
+    }
+    let end = script.now + Duration::from_secs(1);
+    let mut turns = 0;
+    while script.now < end {
+        assert!(script.host.turn(script.now, &mut []).is_empty());
+        turns += 1;
+        let due = script.host.stack.next_timer().expect("it asks again");
+        script.now = due.max(script.now + Duration::from_micros(1));
+    }
+    assert!((100..300).contains(&turns), "{turns} turns in a second");
+    script.host.port.stuck = false;
+    let heard = script.wait(Duration::from_secs(1));
+    let fresh: usize = heard.iter().map(|(_, heard)| heard.payload.len()).sum();
+    assert!(fresh >= 8000, "{fresh} bytes");
+}
+
+#[test]
 fn a_burst_of_requests_finds_room_for_its_replies() {
     let mut script = Script::new();
     script.host.port = super::Port::new(8);

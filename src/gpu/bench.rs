@@ -1,0 +1,68 @@
+//! CPU versions of the kernels that only the benchmark has (`cuda/bench.cuh`).
+
+use super::chunk::Chunk;
+use super::kernel::{Finding, KernelState, PayloadKernel};
+
+/// One of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Bench {
+    /// Swaps the two addresses at the front of an Ethernet frame.
+    Macswap,
+    /// Sums all bytes up.
+    Peek,
+    /// Turns every bit.
+    Poke,
+}
+
+impl PayloadKernel for Bench {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Macswap => "macswap",
+            Self::Peek => "peek",
+            Self::Poke => "poke",
+        }
+    }
+
+    fn run(&mut self, chunk: &mut Chunk<'_>, _: &mut KernelState) -> Finding {
+        let mut finding = Finding::NOTHING;
+        match self {
+            Self::Macswap => {
+                if let Some(addresses) = chunk.bytes.first_chunk_mut::<12>() {
+                    addresses.rotate_left(6);
+                }
+            }
+            Self::Peek => finding.aux = chunk.bytes.iter().map(|byte| u64::from(*byte)).sum(),
+            Self::Poke => chunk.bytes.iter_mut().for_each(|byte| *byte = !*byte),
+        }
+        finding
+    }
+
+    fn device_params(&mut self) -> Result<Vec<u8>, String> {
+        Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::chunk::tests::chunk;
+    use super::*;
+
+    #[test]
+    fn each_does_what_it_says() {
+        let mut frame = *b"\x01\x02\x03\x04\x05\x06\x11\x12\x13\x14\x15\x16\x08\x00";
+        let mut run = |kernel: Bench| {
+            let mut kernel = kernel;
+            kernel.run(&mut chunk(0, &mut frame), &mut KernelState::default())
+        };
+        assert_eq!(
+            run(Bench::Peek).aux,
+            1 + 2 + 3 + 4 + 5 + 6 + 6 * 17 + 15 + 8
+        );
+        run(Bench::Macswap);
+        run(Bench::Poke);
+        assert_eq!(
+            &frame,
+            b"\xee\xed\xec\xeb\xea\xe9\xfe\xfd\xfc\xfb\xfa\xf9\xf7\xff"
+        );
+    }
+}

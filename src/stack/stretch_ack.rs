@@ -1,0 +1,78 @@
+//! Acknowledgements of many segments (stretch ACKs, RFC 5690 section 1) open the congestion window by all of them.
+//!
+//! smoltcp opens it by one segment for each acknowledgement, however much that acknowledges. A peer that acknowledges once a burst, or a
+//! merged frame (we do, and Linux with GRO does), would hold a new connection down to one segment more a round trip: a
+//! hundred of them for 256 KiB. Appropriate byte counting (RFC 3465; without its limit, as `tcp_slow_start` of Linux) is had by feeding
+//! such an acknowledgement in pieces of a segment each. It ends with slow start: at the first loss, and when everything that
+//! the send buffer holds may be under way.
+
+use super::api::FlowState;
+use super::demux::{FlowKey, TcpFlags, TcpFrame};
+use super::flow::Panicked;
+use super::frame::Checksums;
+use super::input::{rcv_nxt, snd_una};
+use super::segment::{ControlSegment, Link};
+use super::stack::{Io, Stack};
+use super::tracker::{ahead, distance};
+
+impl Stack {
+    /// Feeds what `frame` acknowledges to the flow at `index`, segment by segment, all but the last one: that is the frame's own.
+    pub(crate) fn feed_pieces(
+        &mut self,
+        io: &mut Io<'_>,
+        frame: &TcpFrame,
+        index: u32,
+    ) -> Result<(), Panicked> {
+        let buffer = self.config.tx_buffer_bytes as u64;
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return Ok(());
+        };
+        let segment = u32::from(cold.meter.mss);
+        let mut una = snd_una(cold);
+        let slow_start = cold.tx_acked < buffer && cold.meter.retransmits == 0;
+        let sends = matches!(
+            cold.state,
+            FlowState::Established
+                | FlowState::CloseWait
+                | FlowState::FinWait1
+                | FlowState::Closing
+                | FlowState::LastAck
+        );
+        if !slow_start
+            || !sends
+            || !frame.flags.contains(TcpFlags::ACK)
+            || ahead(una, frame.ack) <= segment
+            || distance(frame.ack, hot.track.snd_nxt) < 0
+        {
+            return Ok(());
+        }
+        // As the peer would have sent them, in sequence and without bytes.
+        let from_peer = FlowKey {
+            local: hot.key.remote,
+            remote: hot.key.local,
+        };
+        let seq = rcv_nxt(hot, cold);
+        let mut bytes = [0; ControlSegment::frame_bytes(None)];
+        while ahead(una, frame.ack) > segment {
+            una = una.wrapping_add(segment);
+            let piece = ControlSegment::acknowledge(from_peer, seq, una, frame.window);
+            if piece.emit(NOWHERE, Checksums::Port, &mut bytes).is_none() {
+                break;
+            }
+            let Some(packet) = bytes.get(ControlSegment::frame_bytes(None) - PACKET..) else {
+                break;
+            };
+            self.feed(io, index, Some(packet), None)?;
+        }
+        Ok(())
+    }
+}
+
+/// The pieces leave on no link.
+const NOWHERE: Link = Link {
+    source: [0; 6],
+    destination: [0; 6],
+    vlan: None,
+};
+/// Bytes of an IPv4 packet with a bare TCP header.
+const PACKET: usize = 40;
