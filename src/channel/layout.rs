@@ -1,7 +1,9 @@
 //! Where things lie in control and receive memory.
 
 use core::mem::size_of;
+use core::ops::Range;
 
+use super::accept_ring;
 use super::cell::{EpollCell, Header, ObjectCell, ProcCell, SlotCell};
 
 /// Sleeping threads of a family that can be woken by name.
@@ -14,15 +16,25 @@ pub const PROCS: u32 = 256;
 pub const OBJECTS_MIN: u32 = 4_096;
 /// See [`OBJECTS_MIN`].
 pub const OBJECTS_MAX: u32 = 1 << 21;
+/// Objects of each half, the first ones, that may have larger rings than the others. Few, because a page of page tables serves no more
+/// than one or two of those rings, in both processes.
+pub const LARGE_OBJECTS: u32 = 64;
 /// The unit in which a program maps ring memory.
 pub const PIECE_BYTES: u64 = 64 << 20;
+/// Lcores that serve a family at most.
+#[cfg(not(loom))]
+pub const LCORES_MAX: u32 = 8;
+/// One, because loom follows every atomic.
+#[cfg(loom)]
+pub const LCORES_MAX: u32 = 1;
 /// A page.
 pub const PAGE_BYTES: u64 = 4_096;
 
-/// The layout of one family's memory, derived from three numbers that the host chooses.
+/// The layout of one family's memory, derived from four numbers that the host chooses.
 ///
 /// The lower half of the object indices is handed out by the program (listeners, outgoing flows), the upper half by
-/// the host (accepted flows).
+/// the host (accepted flows). Each half is cut into equal shares, one an lcore: an object belongs to the lcore in whose share
+/// its index lies, for good. Listeners lie in the share of the first lcore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// Object cells; a power of two.
@@ -31,6 +43,11 @@ pub struct Layout {
     pub rx_ring_bytes: u32,
     /// Bytes of a transmit ring; a power of two.
     pub tx_ring_bytes: u32,
+    /// Lcores that serve the family.
+    pub lcores: u32,
+    /// Bytes of both rings of the first [`LARGE_OBJECTS`] objects of each share, where the others have less; 0 = they are as the
+    /// others.
+    pub large_ring_bytes: u32,
 }
 
 impl Layout {
@@ -45,6 +62,30 @@ impl Layout {
                 .min(OBJECTS_MAX),
             rx_ring_bytes: ring(rx_ring_bytes),
             tx_ring_bytes: ring(tx_ring_bytes),
+            lcores: 1,
+            large_ring_bytes: 0,
+        }
+    }
+
+    /// The layout for a family that `lcores` lcores serve. The shares are equal and connections are not spread quite evenly, so
+    /// that there are more indices than connections.
+    #[must_use]
+    pub fn with_lcores(self, lcores: u32) -> Self {
+        let lcores = lcores.clamp(1, LCORES_MAX);
+        let more = if lcores > 1 { 2 } else { 1 };
+        Self {
+            objects: self.objects.saturating_mul(more).min(OBJECTS_MAX),
+            lcores,
+            ..self
+        }
+    }
+
+    /// The same with rings of `bytes` for the first objects of each half.
+    #[must_use]
+    pub fn with_large_rings(self, bytes: u32) -> Self {
+        Self {
+            large_ring_bytes: ring(bytes),
+            ..self
         }
     }
 
@@ -55,6 +96,82 @@ impl Layout {
             && (OBJECTS_MIN..=OBJECTS_MAX).contains(&self.objects)
             && self.rx_ring_bytes == ring(self.rx_ring_bytes)
             && self.tx_ring_bytes == ring(self.tx_ring_bytes)
+            && (1..=LCORES_MAX).contains(&self.lcores)
+            && (self.large_ring_bytes == 0 || self.large_ring_bytes == ring(self.large_ring_bytes))
+    }
+
+    /// Object indices of each half that belong to one lcore; a power of two, 64 at least.
+    #[must_use]
+    pub const fn share(&self) -> u32 {
+        self.objects / 2 / self.lcores.next_power_of_two()
+    }
+
+    /// The lcore that an object belongs to. Indices of nobody's share say a number that is no lcore.
+    #[must_use]
+    pub const fn lcore_of(&self, object: u32) -> u32 {
+        (object & (self.objects / 2 - 1)) / self.share()
+    }
+
+    /// The indices of `lcore` that the program hands out.
+    #[must_use]
+    pub const fn program_share(&self, lcore: u32) -> Range<u32> {
+        let first = lcore * self.share();
+        first..first + self.share()
+    }
+
+    /// The indices of `lcore` that the host hands out.
+    #[must_use]
+    pub const fn host_share(&self, lcore: u32) -> Range<u32> {
+        let first = self.first_host_object() + lcore * self.share();
+        first..first + self.share()
+    }
+
+    /// Entries of each accept queue of a listener.
+    #[must_use]
+    pub const fn accept_entries(&self) -> u32 {
+        accept_ring::entries(self.rx_ring_bytes, self.lcores)
+    }
+
+    /// Whether `object` is one of those with larger rings.
+    #[must_use]
+    pub const fn is_large(&self, object: u32) -> bool {
+        self.large_ring_bytes != 0 && object % self.share() < LARGE_OBJECTS
+    }
+
+    /// Bytes of the receive ring of `object`.
+    #[must_use]
+    pub const fn rx_bytes(&self, object: u32) -> u32 {
+        if self.is_large(object) && self.large_ring_bytes > self.rx_ring_bytes {
+            self.large_ring_bytes
+        } else {
+            self.rx_ring_bytes
+        }
+    }
+
+    /// Bytes of the transmit ring of `object`.
+    #[must_use]
+    pub const fn tx_bytes(&self, object: u32) -> u32 {
+        if self.is_large(object) && self.large_ring_bytes > self.tx_ring_bytes {
+            self.large_ring_bytes
+        } else {
+            self.tx_ring_bytes
+        }
+    }
+
+    /// The place of `object`, which has larger rings, among those.
+    const fn large_place(&self, object: u32) -> u64 {
+        (object / self.share() * LARGE_OBJECTS + object % self.share()) as u64
+    }
+
+    /// Where the larger rings begin that lie behind usual ones of `bytes` from offset `at` on.
+    const fn large_at(&self, at: u64, bytes: u32) -> u64 {
+        piece_up(at + bytes as u64 * self.objects as u64)
+    }
+
+    /// Bytes of all larger rings of a kind.
+    const fn large_bytes(&self) -> u64 {
+        let shares = 2 * self.lcores.next_power_of_two();
+        self.large_ring_bytes as u64 * LARGE_OBJECTS as u64 * shares as u64
     }
 
     /// First object index that the host hands out.
@@ -97,16 +214,17 @@ impl Layout {
         page_up(self.epolls_at() + EPOLLS as u64 * size_of::<EpollCell>() as u64)
     }
 
-    /// Offset of the doorbell bitmap.
+    /// Offset of the doorbell bitmap of an lcore.
     #[must_use]
-    pub const fn doorbells_at(&self) -> u64 {
+    pub const fn doorbells_at(&self, lcore: u32) -> u64 {
         page_up(self.procs_at() + PROCS as u64 * size_of::<ProcCell>() as u64)
+            + self.map_bytes() * lcore as u64
     }
 
     /// Offset of the bitmap of object indices that the program has handed out.
     #[must_use]
     pub const fn taken_at(&self) -> u64 {
-        self.doorbells_at() + self.map_bytes()
+        self.doorbells_at(LCORES_MAX)
     }
 
     /// Offset of the ready bitmap of an epoll.
@@ -136,25 +254,35 @@ impl Layout {
     /// Offset of an object's transmit ring in control memory.
     #[must_use]
     pub const fn tx_ring_at(&self, object: u32) -> u64 {
-        self.table_bytes() + self.tx_ring_bytes as u64 * object as u64
+        let (bytes, usual) = (self.tx_bytes(object), self.tx_ring_bytes);
+        if bytes > usual {
+            self.large_at(self.table_bytes(), usual) + bytes as u64 * self.large_place(object)
+        } else {
+            self.table_bytes() + usual as u64 * object as u64
+        }
     }
 
     /// Bytes of control memory.
     #[must_use]
     pub const fn control_bytes(&self) -> u64 {
-        piece_up(self.tx_ring_at(self.objects))
+        piece_up(self.large_at(self.table_bytes(), self.tx_ring_bytes) + self.large_bytes())
     }
 
     /// Offset of an object's receive ring in receive memory.
     #[must_use]
     pub const fn rx_ring_at(&self, object: u32) -> u64 {
-        self.rx_ring_bytes as u64 * object as u64
+        let (bytes, usual) = (self.rx_bytes(object), self.rx_ring_bytes);
+        if bytes > usual {
+            self.large_at(0, usual) + bytes as u64 * self.large_place(object)
+        } else {
+            usual as u64 * object as u64
+        }
     }
 
     /// Bytes of receive memory.
     #[must_use]
     pub const fn receive_bytes(&self) -> u64 {
-        piece_up(self.rx_ring_at(self.objects))
+        piece_up(self.large_at(0, self.rx_ring_bytes) + self.large_bytes())
     }
 }
 
@@ -185,7 +313,8 @@ mod tests {
                 layout.slots_at(),
                 layout.epolls_at(),
                 layout.procs_at(),
-                layout.doorbells_at(),
+                layout.doorbells_at(0),
+                layout.doorbells_at(LCORES_MAX - 1),
                 layout.taken_at(),
                 layout.ready_at(0),
                 layout.ready_at(EPOLLS - 1),
@@ -201,6 +330,64 @@ mod tests {
                     ring / PIECE_BYTES,
                     (ring + u64::from(layout.tx_ring_bytes) - 1) / PIECE_BYTES
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn every_lcore_has_a_share_of_both_halves() {
+        for lcores in 1..=LCORES_MAX {
+            let layout = Layout::for_flows(10_000, 1 << 18, 1 << 16).with_lcores(lcores);
+            assert!(layout.is_valid());
+            let half = layout.first_host_object();
+            let mut ends = (0, half);
+            for lcore in 0..lcores {
+                let (low, high) = (layout.program_share(lcore), layout.host_share(lcore));
+                assert_eq!((low.start, high.start), ends);
+                ends = (low.end, high.end);
+                assert_eq!(low.start % 64, 0);
+                for object in [low.start, low.end - 1, high.start, high.end - 1] {
+                    assert_eq!(layout.lcore_of(object), lcore);
+                }
+            }
+            assert!(ends.0 <= half && ends.1 <= layout.objects);
+        }
+    }
+
+    #[test]
+    fn larger_rings_are_whole_and_nobody_elses() {
+        for flows in [1, 60_000, u32::MAX] {
+            for large in [0, 64 << 10, 2 << 20, 64 << 20] {
+                let usual = Layout::for_flows(flows, 256 << 10, 128 << 10);
+                let layout = usual.with_large_rings(large);
+                let layout = if large == 0 { usual } else { layout };
+                assert!(layout.is_valid());
+                let half = layout.first_host_object();
+                let some = [0, 1, LARGE_OBJECTS - 1, LARGE_OBJECTS, half - 1];
+                let objects: Vec<u32> = some.iter().flat_map(|at| [*at, half + at]).collect();
+                let spans = |at: &dyn Fn(u32) -> u64, bytes: &dyn Fn(u32) -> u32| {
+                    let mut spans: Vec<(u64, u64)> = objects
+                        .iter()
+                        .map(|object| (at(*object), at(*object) + u64::from(bytes(*object))))
+                        .collect();
+                    spans.sort_unstable();
+                    assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+                    for (begin, end) in &spans {
+                        assert_eq!(begin / PIECE_BYTES, (end - 1) / PIECE_BYTES);
+                    }
+                    spans.last().unwrap().1
+                };
+                let end = spans(&|object| layout.rx_ring_at(object), &|object| {
+                    layout.rx_bytes(object)
+                });
+                assert!(end <= layout.receive_bytes());
+                let end = spans(&|object| layout.tx_ring_at(object), &|object| {
+                    layout.tx_bytes(object)
+                });
+                assert!(end <= layout.control_bytes());
+                let most = large.max(256 << 10);
+                assert_eq!(layout.rx_bytes(half + LARGE_OBJECTS - 1), most);
+                assert_eq!(layout.rx_bytes(half + LARGE_OBJECTS), 256 << 10);
             }
         }
     }
@@ -229,5 +416,8 @@ mod tests {
             }
             .is_valid()
         );
+        for lcores in [0, LCORES_MAX + 1] {
+            assert!(!Layout { lcores, ..good }.is_valid());
+        }
     }
 }

@@ -141,6 +141,10 @@ impl Control {
         header
             .tx_ring_bytes
             .store(layout.tx_ring_bytes, Ordering::Relaxed);
+        header.lcores.store(layout.lcores, Ordering::Relaxed);
+        header
+            .large_ring_bytes
+            .store(layout.large_ring_bytes, Ordering::Relaxed);
         header.size.store(header_size(), Ordering::Relaxed);
         header.abi.store(ABI, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Release);
@@ -164,6 +168,8 @@ impl Control {
             objects: header.objects.load(Ordering::Relaxed),
             rx_ring_bytes: header.rx_ring_bytes.load(Ordering::Relaxed),
             tx_ring_bytes: header.tx_ring_bytes.load(Ordering::Relaxed),
+            lcores: header.lcores.load(Ordering::Relaxed),
+            large_ring_bytes: header.large_ring_bytes.load(Ordering::Relaxed),
         };
         let ours = header.magic.load(Ordering::Acquire) == MAGIC
             && header.abi.load(Ordering::Relaxed) == ABI
@@ -230,10 +236,17 @@ impl Control {
         Bitmap::new(words, self.layout.object_words())
     }
 
-    /// The doorbells, one an object.
+    /// The doorbells of an lcore, one an object.
     #[must_use]
-    pub fn doorbells(&self) -> Option<Bitmap<'_>> {
-        self.bitmap(self.layout.doorbells_at())
+    pub fn doorbells(&self, lcore: u32) -> Option<Bitmap<'_>> {
+        (lcore < self.layout.lcores).then_some(())?;
+        self.bitmap(self.layout.doorbells_at(lcore))
+    }
+
+    /// The lcore that an object belongs to.
+    #[must_use]
+    pub const fn lcore_of(&self, object: u32) -> u32 {
+        self.layout.lcore_of(object)
     }
 
     /// The object indices that the program has handed out (only the lower half is used).
@@ -259,7 +272,7 @@ impl Control {
     fn tx_place(&self, object: u32, span: Span) -> Option<NonNull<u8>> {
         (object < self.layout.objects).then_some(())?;
         let end = span.offset.checked_add(span.len)?;
-        (end <= self.layout.tx_ring_bytes).then_some(())?;
+        (end <= self.layout.tx_bytes(object)).then_some(())?;
         self.map.at(
             self.layout.tx_ring_at(object) + u64::from(span.offset),
             u64::from(span.len),
@@ -379,7 +392,7 @@ impl Receive {
     fn place(&self, object: u32, span: Span) -> Option<NonNull<u8>> {
         (object < self.layout.objects).then_some(())?;
         let end = span.offset.checked_add(span.len)?;
-        (end <= self.layout.rx_ring_bytes).then_some(())?;
+        (end <= self.layout.rx_bytes(object)).then_some(())?;
         self.map.at(
             self.layout.rx_ring_at(object) + u64::from(span.offset),
             u64::from(span.len),
@@ -407,13 +420,15 @@ impl Receive {
         true
     }
 
-    /// The accept queue entries of a listener (the first page of its ring, more with `entries`).
+    /// The entries of the accept queue that `lcore` has of a listener; the queues of all lcores lie in the listener's ring, one
+    /// behind the other.
     #[must_use]
-    pub fn accept_entries(&self, object: u32, entries: u32) -> Option<&[AtomicU32]> {
-        let bytes = entries.checked_mul(4)?;
-        (object < self.layout.objects && bytes <= self.layout.rx_ring_bytes).then_some(())?;
+    pub fn accept_entries(&self, object: u32, lcore: u32) -> Option<&[AtomicU32]> {
+        (object < self.layout.objects && lcore < self.layout.lcores).then_some(())?;
+        let entries = self.layout.accept_entries();
+        let from = u64::from(lcore) * u64::from(entries) * 4;
         self.map
-            .words(self.layout.rx_ring_at(object), entries as usize)
+            .words(self.layout.rx_ring_at(object) + from, entries as usize)
     }
 
     /// Lends a flow's whole receive ring to smoltcp (host side).
@@ -423,7 +438,7 @@ impl Receive {
     /// accept queue meanwhile, and drops the slice before this mapping. No process maps it writable but the host.
     #[must_use]
     pub unsafe fn lend(&self, object: u32) -> Option<&'static mut [u8]> {
-        let len = self.layout.rx_ring_bytes;
+        let len = self.layout.rx_bytes(object);
         let place = self.place(object, Span { offset: 0, len })?;
         // SAFETY: inside the mapping; unique and outlived by the mapping as the caller promises.
         Some(unsafe { core::slice::from_raw_parts_mut(place.as_ptr(), len as usize) })
@@ -455,7 +470,7 @@ impl Staging {
     pub fn bytes_mut(&mut self, object: u32, span: Span) -> Option<&mut [u8]> {
         (object < self.layout.objects).then_some(())?;
         let end = span.offset.checked_add(span.len)?;
-        (end <= self.layout.rx_ring_bytes).then_some(())?;
+        (end <= self.layout.rx_bytes(object)).then_some(())?;
         let place = self.map.at(
             self.layout.rx_ring_at(object) + u64::from(span.offset),
             u64::from(span.len),
@@ -515,8 +530,8 @@ mod tests {
             42
         );
         assert!(program.object(layout.objects).is_none());
-        program.doorbells().unwrap().set(9);
-        assert!(host.doorbells().unwrap().has(9));
+        program.doorbells(0).unwrap().set(9);
+        assert!(host.doorbells(0).unwrap().has(9));
 
         let range = Range::new(4_094, 4, 4_096);
         program.tx_copy_in(3, range, b"abcd");

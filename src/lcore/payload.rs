@@ -115,7 +115,7 @@ impl Work<'_> {
         let Some(stage) = self.shared.stage.as_deref_mut() else {
             return Verdict::Pass;
         };
-        for span in received.spans(self.segments.layout().rx_ring_bytes, bytes) {
+        for span in received.spans(self.segments.layout().rx_bytes(received.object), bytes) {
             let memory = &mut *self.shared.memory;
             let Some(bytes) = memory.received(self.owner, received.object, span) else {
                 // What cannot be looked at must not pass.

@@ -20,7 +20,7 @@ impl Work<'_> {
             return;
         };
         let layout = self.segments.layout();
-        let capacity = layout.tx_ring_bytes;
+        let capacity = layout.tx_bytes(object);
         let mut backed = self.shared.memory.transmit_backed(self.owner, object);
         let Some(record) = self.records.at_mut(object).map(|record| *record) else {
             return;
@@ -112,7 +112,7 @@ impl Work<'_> {
     /// have memory for certain.
     fn believe(&mut self, object: u32, cell: &ObjectCell, backed: u32) -> u32 {
         let extent = byte_ring::extent(&cell.write);
-        let capacity = self.segments.layout().tx_ring_bytes;
+        let capacity = self.segments.layout().tx_bytes(object);
         if backed >= capacity || extent <= u64::from(backed) {
             return backed;
         }
@@ -159,7 +159,7 @@ impl Work<'_> {
     fn room(&mut self, object: u32, cell: &ObjectCell, backed: u32) {
         // Pairs with the fence of a writer that found no room: it sees the new head, or we see its mark.
         fence(Ordering::SeqCst);
-        let capacity = self.segments.layout().tx_ring_bytes;
+        let capacity = self.segments.layout().tx_bytes(object);
         let wanted = cell.write.want_room.load(Ordering::SeqCst) != 0;
         if backed < capacity && wanted {
             // A writer could not help itself. Without memory the ring stays small; the writer waits for its page.

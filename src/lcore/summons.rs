@@ -3,9 +3,11 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use super::family::Work;
-use super::worker::LcoreStatus;
+use super::object::Role;
+use super::status::LcoreStatus;
 use crate::channel::cell::{ObjectCell, kind};
 use crate::channel::sync::Ordering;
 use crate::errno::Errno;
@@ -14,9 +16,9 @@ use crate::errno::Errno;
 #[derive(Debug, Default)]
 struct Pipes {
     /// SIGIO, or what F_SETSIG says.
-    io: Option<OwnedFd>,
+    io: Option<Arc<OwnedFd>>,
     /// SIGURG.
-    urgent: Option<OwnedFd>,
+    urgent: Option<Arc<OwnedFd>>,
 }
 
 /// The pipes of a family, by object, and what is to be written at the end of the turn.
@@ -50,7 +52,7 @@ impl Summons {
         }
     }
 
-    fn set(&mut self, object: u32, urgent: bool, pipe: Option<OwnedFd>) {
+    fn set(&mut self, object: u32, urgent: bool, pipe: Option<Arc<OwnedFd>>) {
         let pipes = self.pipes.entry(object).or_default();
         if urgent {
             pipes.urgent = pipe;
@@ -98,13 +100,17 @@ impl Work<'_> {
         &mut self,
         (object, generation): (u32, u32),
         urgent: bool,
-        pipe: Option<OwnedFd>,
+        pipe: Option<Arc<OwnedFd>>,
     ) {
-        // A program may name any object of its own: one that is not in use any more gets none.
+        // A program may name any object of its own: one that is not in use any more gets none. A flow is of one lcore.
         let is_the_one = |cell: &ObjectCell| {
             cell.host.generation.load(Ordering::Acquire) & GENERATION == generation & GENERATION
         };
-        if self.is_in_use(object) && self.cell(object).is_some_and(is_the_one) {
+        let is_ours = self
+            .records
+            .at(object)
+            .is_some_and(|record| record.role != Role::Idle);
+        if is_ours && self.cell(object).is_some_and(is_the_one) {
             self.summons.set(object, urgent, pipe);
         }
     }

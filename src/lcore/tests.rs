@@ -8,6 +8,7 @@ mod monkey;
 mod payload;
 #[path = "../../tests/support/program.rs"]
 pub(crate) mod program;
+mod several;
 mod summons;
 
 use core::time::Duration;
@@ -113,16 +114,30 @@ fn bulk_goes_both_ways_through_small_rings() {
         let mut faults = FaultConfig::none();
         faults.seed = seed;
         faults.loss = 10_000;
-        bulk(faults);
+        bulk(faults, Layout::for_flows(64, 64 << 10, 16 << 10));
     }
-    bulk(FaultConfig::none());
+    bulk(
+        FaultConfig::none(),
+        Layout::for_flows(64, 64 << 10, 16 << 10),
+    );
 }
 
-fn bulk(faults: FaultConfig) {
+#[test]
+fn bulk_goes_both_ways_through_larger_rings_of_a_few() {
+    let usual = Layout::for_flows(64, 16 << 10, 16 << 10);
+    let mut faults = FaultConfig::none();
+    faults.loss = 10_000;
+    bulk(faults, usual.with_large_rings(64 << 10));
+}
+
+fn bulk(faults: FaultConfig, layout: Layout) {
     const TOTAL: usize = 400_000;
-    let mut lab = Lab::with(faults, Layout::for_flows(64, 64 << 10, 16 << 10));
+    let mut lab = Lab::with(faults, layout);
     let listener = lab.listen(16);
     let (out, into) = lab.connect(listener);
+    for object in [out, into] {
+        assert_eq!(layout.is_large(object), layout.large_ring_bytes != 0);
+    }
     let byte = |n: usize| (n.wrapping_mul(31) >> 3).to_le_bytes()[0];
     let data: Vec<u8> = (0..TOTAL).map(byte).collect();
     let (mut sent, mut echoed, mut back) = (0, Vec::new(), 0);
@@ -213,7 +228,7 @@ fn a_kicked_slot_is_woken_and_one_without_a_descriptor_later() {
     lab.server.mailbox.post(Mail::Waiter {
         owner: OWNER,
         slot: 9,
-        eventfd: ours.try_clone().unwrap(),
+        eventfd: Arc::new(ours.try_clone().unwrap()),
     });
     lab.turn();
     assert_eq!(count(), Ok(1), "what was missed is made up for");
@@ -453,7 +468,7 @@ fn a_late_bell_does_not_free_what_was_just_taken() {
         .control
         .taken()
         .unwrap()
-        .claim(0, half)
+        .claim(0, 0..half)
         .unwrap();
     let generation = |lab: &Lab| {
         let host = &lab.client.program.cell(object).host;

@@ -87,7 +87,7 @@ impl Work<'_> {
         let Some(stage) = self.shared.stage.as_deref_mut() else {
             return Departure::Judged(Verdict::Pass);
         };
-        let capacity = self.segments.layout().rx_ring_bytes;
+        let capacity = self.segments.layout().rx_bytes(received.object);
         let Some(span) = received
             .spans(capacity, StreamStage::CHUNK_MAX as u64)
             .next()
@@ -112,7 +112,7 @@ impl Work<'_> {
         let Some(stage) = self.shared.stage.as_deref_mut() else {
             return false;
         };
-        let capacity = self.segments.layout().rx_ring_bytes;
+        let capacity = self.segments.layout().rx_bytes(received.object);
         let mut skip = 0;
         for span in received.spans(capacity, bytes as u64) {
             let memory = &mut *self.shared.memory;

@@ -1,6 +1,7 @@
 //! Signals: a byte in the program's pipe for each thing that happens to a socket that asks.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -28,7 +29,7 @@ fn ask(lab: &mut Lab, object: u32, generation: u32, pipe: Option<&OwnedFd>) {
         generation,
         is_new: false,
         urgent: false,
-        pipe: pipe.map(|pipe| pipe.try_clone().unwrap()),
+        pipe: pipe.map(|pipe| Arc::new(pipe.try_clone().unwrap())),
     });
     lab.turns(2);
 }
