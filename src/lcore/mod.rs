@@ -32,6 +32,7 @@ mod counters;
 mod family;
 mod held;
 mod idle;
+mod info;
 mod latency;
 mod listen;
 mod look;
@@ -50,6 +51,7 @@ mod segments;
 mod send_buffer;
 mod share;
 mod status;
+mod summons;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;

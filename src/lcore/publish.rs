@@ -195,6 +195,7 @@ impl Work<'_> {
         cell.fact.urgent.store(mark.end, Ordering::Release);
         record.flags |= flag::URGENT;
         cell.host.flags.store(record.flags, Ordering::Release);
+        self.summons.note(object, true);
         true
     }
 
