@@ -184,6 +184,8 @@ pub struct FactLine {
     pub urgent: AtomicU64,
     /// When bytes came last, in nanoseconds since 1970; 0 while nobody asks for it.
     pub arrived_ns: AtomicU64,
+    /// The mark that the payload stage gave last (SO_MARK); 0 = none.
+    pub payload_mark: AtomicU32,
 }
 
 /// Written by the program: what it wants of the host. Rung in by the doorbell.

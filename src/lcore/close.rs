@@ -232,6 +232,7 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         &fact.retransmits,
         &fact.mss,
         &fact.listener,
+        &fact.payload_mark,
         &fact.unsent,
         &wish.wish,
         &wish.operation,

@@ -225,6 +225,7 @@ impl Work<'_> {
                     return None;
                 }
                 told = end;
+                self.tell_payload_mark(object, cell);
             }
             let record = self.records.at_mut(object)?;
             record.rx_seen = facts.rx_total;

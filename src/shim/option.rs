@@ -383,6 +383,11 @@ fn told_by(
         (sockopt::SOCKET, name::ERROR) => Some(options::take_error(link, object)?),
         // Of a listener that came in a message the twin knows nothing.
         (sockopt::SOCKET, libc::SO_ACCEPTCONN) => Some(i32::from(state::listens(cell))),
+        // What the payload stage says is above what the program has set.
+        (sockopt::SOCKET, libc::SO_MARK) => match cell.fact.payload_mark.load(Ordering::Relaxed) {
+            0 => None,
+            mark => Some(mark.cast_signed()),
+        },
         (sockopt::SOCKET, name::KEEPALIVE) => has(option::KEEPALIVE),
         (sockopt::SOCKET, name::REUSEADDR) => has(option::REUSEADDR),
         (sockopt::SOCKET, name::REUSEPORT) => has(option::REUSEPORT),
