@@ -142,6 +142,7 @@ impl Control {
         header
             .tx_ring_bytes
             .store(layout.tx_ring_bytes, Ordering::Relaxed);
+        header.lcores.store(layout.lcores, Ordering::Relaxed);
         header
             .large_ring_bytes
             .store(layout.large_ring_bytes, Ordering::Relaxed);
@@ -168,6 +169,7 @@ impl Control {
             objects: header.objects.load(Ordering::Relaxed),
             rx_ring_bytes: header.rx_ring_bytes.load(Ordering::Relaxed),
             tx_ring_bytes: header.tx_ring_bytes.load(Ordering::Relaxed),
+            lcores: header.lcores.load(Ordering::Relaxed),
             large_ring_bytes: header.large_ring_bytes.load(Ordering::Relaxed),
         };
         let ours = header.magic.load(Ordering::Acquire) == MAGIC
@@ -235,10 +237,17 @@ impl Control {
         Bitmap::new(words, self.layout.object_words())
     }
 
-    /// The doorbells, one an object.
+    /// The doorbells of an lcore, one an object.
     #[must_use]
-    pub fn doorbells(&self) -> Option<Bitmap<'_>> {
-        self.bitmap(self.layout.doorbells_at())
+    pub fn doorbells(&self, lcore: u32) -> Option<Bitmap<'_>> {
+        (lcore < self.layout.lcores).then_some(())?;
+        self.bitmap(self.layout.doorbells_at(lcore))
+    }
+
+    /// The lcore that an object belongs to.
+    #[must_use]
+    pub const fn lcore_of(&self, object: u32) -> u32 {
+        self.layout.lcore_of(object)
     }
 
     /// The object indices that the program has handed out (only the lower half is used).
@@ -434,13 +443,15 @@ impl Receive {
         true
     }
 
-    /// The accept queue entries of a listener (the first page of its ring, more with `entries`).
+    /// The entries of the accept queue that `lcore` has of a listener; the queues of all lcores lie in the listener's ring, one
+    /// behind the other.
     #[must_use]
-    pub fn accept_entries(&self, object: u32, entries: u32) -> Option<&[AtomicU32]> {
-        let bytes = entries.checked_mul(4)?;
-        (object < self.layout.objects && bytes <= self.layout.rx_ring_bytes).then_some(())?;
+    pub fn accept_entries(&self, object: u32, lcore: u32) -> Option<&[AtomicU32]> {
+        (object < self.layout.objects && lcore < self.layout.lcores).then_some(())?;
+        let entries = self.layout.accept_entries();
+        let from = u64::from(lcore) * u64::from(entries) * 4;
         self.map
-            .words(self.layout.rx_ring_at(object), entries as usize)
+            .words(self.layout.rx_ring_at(object) + from, entries as usize)
     }
 
     /// Lends a flow's whole receive ring to smoltcp (host side).
@@ -542,8 +553,8 @@ mod tests {
             42
         );
         assert!(program.object(layout.objects).is_none());
-        program.doorbells().unwrap().set(9);
-        assert!(host.doorbells().unwrap().has(9));
+        program.doorbells(0).unwrap().set(9);
+        assert!(host.doorbells(0).unwrap().has(9));
 
         let range = Range::new(4_094, 4, 4_096);
         program.tx_copy_in(3, range, b"abcd");

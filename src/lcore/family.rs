@@ -8,9 +8,10 @@ use super::held::Held;
 use super::latency::Latency;
 use super::memory::Memory;
 use super::object::{Record, Role};
+use super::peers::Peers;
 use super::segments::Segments;
+use super::status::LcoreStatus;
 use super::table::Table;
-use super::worker::LcoreStatus;
 use crate::channel::cell::{ObjectCell, herald, host_state, kind, process};
 use crate::channel::layout::{EPOLLS, PROCS, SLOTS};
 use crate::channel::sync::Ordering;
@@ -18,7 +19,7 @@ use crate::device::TxQueue;
 use crate::errno::Errno;
 use crate::gpu::StreamStage;
 use crate::id::FlowId;
-use crate::readiness::{self, News};
+use crate::readiness::{self, FIRST_LCORE, News};
 use crate::stack::{Owner, Stack};
 use crate::time::Instant;
 
@@ -29,6 +30,8 @@ const BELLS_MAX: usize = 128;
 #[derive(Debug)]
 pub(super) struct Family {
     owner: Owner,
+    /// The lcore that we are.
+    me: u32,
     /// User id of its programs.
     user: u32,
     segments: Arc<Segments>,
@@ -36,7 +39,7 @@ pub(super) struct Family {
     /// Process cells that have a living process, as the control thread says.
     live: Vec<u32>,
     /// Eventfds: the sleeping threads' slots, behind them the epolls' heralds.
-    waiters: Vec<Option<OwnedFd>>,
+    waiters: Vec<Option<Arc<OwnedFd>>>,
     /// Slots to be woken at the end of the turn.
     wakes: Vec<u32>,
     rung: Vec<u32>,
@@ -76,10 +79,14 @@ pub(super) struct Shared<'a> {
     pub(super) stage: Option<&'a mut StreamStage>,
     /// `net.core.somaxconn`.
     pub(super) somaxconn: u32,
+    /// The lcore that we are.
+    pub(super) me: u32,
+    /// The others, if there are any.
+    pub(super) peers: Option<&'a mut Peers>,
 }
 
 impl Family {
-    pub(super) fn new(owner: Owner, user: u32, segments: Arc<Segments>) -> Self {
+    pub(super) fn new(owner: Owner, user: u32, me: u32, segments: Arc<Segments>) -> Self {
         let mut waiters = Vec::new();
         waiters.resize_with((SLOTS + EPOLLS) as usize, || None);
         segments
@@ -90,7 +97,8 @@ impl Family {
         Self {
             owner,
             user,
-            records: Table::new(segments.layout().objects),
+            me,
+            records: Table::new(segments.layout(), me),
             segments,
             live: Vec::new(),
             waiters,
@@ -101,6 +109,11 @@ impl Family {
             busy: 0,
             muted: false,
         }
+    }
+
+    /// Whether what belongs to no lcore is ours to see to.
+    pub(super) const fn is_first(&self) -> bool {
+        self.me == FIRST_LCORE
     }
 
     pub(super) fn segments(&self) -> &Segments {
@@ -126,7 +139,7 @@ impl Family {
     /// Answers doorbells and kicks; returns how many.
     pub(super) fn commands(&mut self, now: Instant, shared: Shared<'_>) -> usize {
         let kicks = self.kicks();
-        let Some(bells) = self.segments.control.doorbells() else {
+        let Some(bells) = self.segments.control.doorbells(self.me) else {
             return kicks;
         };
         if !bells.may_have_any() {
@@ -172,6 +185,9 @@ impl Family {
     }
 
     fn kicks(&mut self) -> usize {
+        if self.me != FIRST_LCORE {
+            return 0;
+        }
         let control = &self.segments.control;
         let kicks = &control.header().kicks;
         let wakes = &mut self.wakes;
@@ -202,20 +218,20 @@ impl Family {
     /// Whether the program has rung or kicked.
     pub(super) fn is_calling(&self) -> bool {
         let control = &self.segments.control;
+        let kicks = &control.header().kicks;
         control
-            .doorbells()
+            .doorbells(self.me)
             .is_some_and(|bells| bells.may_have_any())
-            || !control.header().kicks.epolls.is_empty()
-            || !control.header().kicks.slots.is_empty()
+            || (self.me == FIRST_LCORE && !(kicks.epolls.is_empty() && kicks.slots.is_empty()))
     }
 
     /// Says whether the lcore sleeps or is about to.
     pub(super) fn set_sleeping(&self, sleeping: bool) {
         let control = &self.segments.control;
         if sleeping {
-            readiness::begin_lcore_sleep(control);
+            readiness::begin_lcore_sleep(control, self.me);
         } else {
-            readiness::end_lcore_sleep(control);
+            readiness::end_lcore_sleep(control, self.me);
         }
     }
 
@@ -252,7 +268,7 @@ impl Family {
 
     /// A slot has sent its eventfd. It may have been woken in vain before, so it is woken now. A herald is written only when
     /// it was rung: readable says something.
-    pub(super) fn add_waiter(&mut self, slot: u32, eventfd: OwnedFd, status: &LcoreStatus) {
+    pub(super) fn add_waiter(&mut self, slot: u32, eventfd: Arc<OwnedFd>, status: &LcoreStatus) {
         if self.muted {
             return;
         }

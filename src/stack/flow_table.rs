@@ -94,6 +94,9 @@ impl Flags {
         Self(self.0 | other.0)
     }
 
+    /// It lies with this lcore although its hash leads to another one; see `steering.rs`.
+    pub(crate) const GUEST: Self = Self(16_384);
+
     /// Whether `flag` is set.
     pub(crate) fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub(super) use asker::Asker;
-pub(super) use desk::{ClientFact, Desk, Facts, FamilyFact, PortFact};
+pub(super) use desk::{ClientFact, Desk, Facts, FamilyFact, LcoreFact, PortFact};
 pub(super) use telemetry::Telemetry;
 
 use self::answer::Answer;
