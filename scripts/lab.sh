@@ -9,7 +9,7 @@ root=$(dirname "$here")
 usage() {
   cat <<'TEXT'
 usage: scripts/lab.sh up [--device af_packet|af_xdp|vhost|unix] [--name NAME] [--mtu BYTES] [--idle spin|adaptive]
-                         [--progress dedicated|inline]
+                         [--progress dedicated|inline] [--cpus LIST]
        scripts/lab.sh server [--name NAME] [--kernel] CMD...   run CMD at 10.77.0.1 (default: under the shim)
        scripts/lab.sh client [--name NAME] [--shim] CMD...     run CMD at 10.77.0.2 (default: on the kernel; vhost: shim)
        scripts/lab.sh status [--name NAME]                     who is accelerated, and the host's counters
@@ -19,6 +19,7 @@ usage: scripts/lab.sh up [--device af_packet|af_xdp|vhost|unix] [--name NAME] [-
   af_packet, af_xdp  a DPDK port on a veth, with a kernel peer (root)
   vhost              both ends under the shim, no kernel between (root, for the namespaces)
   unix               both ends under the shim, frames over a unix socket (no privilege)
+--cpus names the CPUs of the server's lcores (dpdk.core_list_global).
 --progress says who drives the stack at each end: a core of the host, or the program's own threads.
 NAME is "lab" if not given. Several labs may be up at once. KNET_BUILD=debug takes the debug build.
 TEXT
@@ -31,6 +32,7 @@ device=af_packet
 mtu=1500
 idle=adaptive
 progress=dedicated
+cpus=
 kernel=0
 shim=0
 verb=${1:-}
@@ -43,6 +45,7 @@ while [ $# -gt 0 ]; do
     --mtu) mtu=${2:?--mtu needs a value}; shift 2 ;;
     --idle) idle=${2:?--idle needs a value}; shift 2 ;;
     --progress) progress=${2:?--progress needs a value}; shift 2 ;;
+    --cpus) cpus=${2:?--cpus needs a value}; shift 2 ;;
     --kernel) kernel=1; shift ;;
     --shim) shim=1; shift ;;
     --help|-h) usage; exit 0 ;;
@@ -69,10 +72,13 @@ find_built() {
 ours() { [ -f "$state/device" ] || die "no lab '$name' is up: scripts/lab.sh up --name $name"; device=$(cat "$state/device"); }
 
 config() { # FILE ADDRESS PORT-LINES [MORE-SECTIONS]
+  local dpdk=
+  if [ -n "$cpus" ] && [ "$1" = "$state/server.conf" ]; then dpdk="\"dpdk\": { \"core_list_global\": \"$cpus\" },"; fi
   cat >"$1" <<JSON
 {
   "common": { "idle": "$idle", "progress": "$progress" },
   ${4:-}
+  $dpdk
   "interface": {
     $3,
     "ip": "$2",

@@ -213,6 +213,7 @@ t2() {
     gpu::chacha20::tests::a_long_stream --show-output
   script_tests "benchmark" 300 tests/apps/bench.py
   script_tests "inline" 300 tests/apps/inline.py
+  script_tests "several lcores" 120 tests/apps/lcores.py
   script_tests "redis, inline" 300 env KNET_TEST_PROGRESS=inline tests/apps/redis.py ping_set_get pipelining \
     publish_to_100_subscribers redis_benchmark_completes bgsave_under_load shutdown_and_restart_on_the_same_port daemonize_yes
   script_tests "clients over vhost" 300 env KNET_TEST_DEVICE=vhost tests/apps/clients.py

@@ -12,12 +12,12 @@
 //! | sleep on the eventfd | `sleeping.swap(0) == 1`: write the eventfd |
 //! | remove the slot, `sleeping = 0` | |
 
-use crate::channel::byte_ring;
 use crate::channel::cell::{EpollCell, Item, ObjectCell, SlotCell, flag, item, kind, shut};
 use crate::channel::layout::EPOLLS;
 use crate::channel::map::Control;
 use crate::channel::mask::Mask;
 use crate::channel::sync::{Ordering, fence};
+use crate::channel::{accept_ring, byte_ring};
 
 pub mod herald;
 pub mod limit;
@@ -47,7 +47,7 @@ pub mod event {
     pub const RDHUP: u32 = 0x2000;
 }
 
-/// Bytes that can be read at once; never more than the ring.
+/// Bytes that can be read at once; never more than the ring. Not for listeners, see [`accept_ring::queued`].
 #[must_use]
 pub fn readable_bytes(cell: &ObjectCell) -> u64 {
     let head = cell.read.rx_head.load(Ordering::Acquire);
@@ -93,7 +93,7 @@ pub fn bits(cell: &ObjectCell, tx_ring_bytes: u32) -> u32 {
         return event::HUP | event::OUT | event::WRNORM | error;
     }
     if what == kind::LISTENER {
-        return if readable_bytes(cell) > 0 {
+        return if accept_ring::queued(&cell.queue) > 0 {
             event::IN | event::RDNORM
         } else {
             0
@@ -397,29 +397,36 @@ fn wake_slot(control: &Control, slot: u32, wake: &mut impl FnMut(u32)) -> bool {
     slept
 }
 
-/// Program side: rings the doorbell of `index`; says whether the lcore sleeps and its eventfd must be written.
+/// Program side: rings the doorbell of `index` at the lcore that it belongs to; says which lcore sleeps and must be woken by its
+/// eventfd.
 #[must_use]
-pub fn ring_doorbell(control: &Control, index: u32) -> bool {
-    if let Some(bells) = control.doorbells() {
-        bells.set(index);
-    }
-    lcore_must_be_woken(control)
+pub fn ring_doorbell(control: &Control, index: u32) -> Option<u32> {
+    ring_doorbell_at(control, control.lcore_of(index), index)
 }
 
-/// Program side: asks the host to wake whoever sleeps on `epoll` (after ADD or MOD of a ready object); says whether the lcore
-/// must be woken.
+/// As [`ring_doorbell`] at `lcore`: of a listener, whose queues every lcore fills.
 #[must_use]
-pub fn kick_epoll(control: &Control, epoll: u32) -> bool {
+pub fn ring_doorbell_at(control: &Control, lcore: u32, index: u32) -> Option<u32> {
+    if let Some(bells) = control.doorbells(lcore) {
+        bells.set(index);
+    }
+    asleep(control, lcore)
+}
+
+/// Program side: asks the host to wake whoever sleeps on `epoll` (after ADD or MOD of a ready object); says which lcore must be
+/// woken. The first lcore answers kicks.
+#[must_use]
+pub fn kick_epoll(control: &Control, epoll: u32) -> Option<u32> {
     control.header().kicks.epolls.add(epoll);
-    lcore_must_be_woken(control)
+    asleep(control, FIRST_LCORE)
 }
 
 /// Program side: asks the host to write the eventfd of `slot`, which sleeps in another process and whose `sleeping` the
-/// caller has taken; says whether the lcore must be woken.
+/// caller has taken; says which lcore must be woken.
 #[must_use]
-pub fn kick_slot(control: &Control, slot: u32) -> bool {
+pub fn kick_slot(control: &Control, slot: u32) -> Option<u32> {
     control.header().kicks.slots.add(slot);
-    lcore_must_be_woken(control)
+    asleep(control, FIRST_LCORE)
 }
 
 /// Program side: the sleeper's first half. `watch` puts the slot into the masks of what it waits for. The
@@ -436,24 +443,34 @@ pub fn end_sleep(cell: &SlotCell) -> bool {
     cell.sleeping.swap(0, Ordering::SeqCst) == 0
 }
 
-/// Host side: the lcore's first half of a sleep. It then looks at doorbells and kicks again and sleeps only when there are
+/// Host side: the first half of an lcore's sleep. It then looks at doorbells and kicks again and sleeps only when there are
 /// none.
-pub fn begin_lcore_sleep(control: &Control) {
-    control.header().lcore.sleeping.store(1, Ordering::SeqCst);
+pub fn begin_lcore_sleep(control: &Control, lcore: u32) {
+    if let Some(line) = control.header().lcores_asleep.get(lcore as usize) {
+        line.sleeping.store(1, Ordering::SeqCst);
+    }
     // Pairs with the fence of `ring_doorbell` and its kin.
     fence(Ordering::SeqCst);
 }
 
 /// Host side: the lcore is awake again.
-pub fn end_lcore_sleep(control: &Control) {
-    control.header().lcore.sleeping.store(0, Ordering::SeqCst);
+pub fn end_lcore_sleep(control: &Control, lcore: u32) {
+    if let Some(line) = control.header().lcores_asleep.get(lcore as usize) {
+        line.sleeping.store(0, Ordering::SeqCst);
+    }
 }
 
-fn lcore_must_be_woken(control: &Control) -> bool {
+/// `lcore`, if it sleeps and the caller is the one that wakes it.
+fn asleep(control: &Control, lcore: u32) -> Option<u32> {
     fence(Ordering::SeqCst);
-    let lcore = &control.header().lcore;
-    lcore.sleeping.load(Ordering::SeqCst) == 1 && lcore.sleeping.swap(0, Ordering::SeqCst) == 1
+    let line = control.header().lcores_asleep.get(lcore as usize)?;
+    let sleeps =
+        line.sleeping.load(Ordering::SeqCst) == 1 && line.sleeping.swap(0, Ordering::SeqCst) == 1;
+    sleeps.then_some(lcore)
 }
+
+/// The lcore that answers for what belongs to none: kicks, listeners, the ends of processes.
+pub const FIRST_LCORE: u32 = 0;
 
 #[cfg(test)]
 #[cfg(not(loom))]

@@ -140,6 +140,93 @@ fn spare() -> OwnedFd {
     std::fs::File::open("/dev/null").unwrap().into()
 }
 
+/// A server with an lcore on each of two CPUs, and a client with one.
+fn two_with_two(folder: &Folder, common: &str) -> (Side, Side) {
+    let cpus = knet::lcore::cpus_of(None);
+    let [first, second, ..] = *cpus else {
+        panic!("this test needs two CPUs");
+    };
+    let list = format!("{first},{second}");
+    let conf = folder.config_on("server", SERVER, common, &list);
+    let (knetd, control) = Knetd::private(folder, "server");
+    let server = Side {
+        knetd,
+        attached: Attached::over(control, &conf),
+        conf,
+    };
+    let client = Side::start(folder, "client", CLIENT, r#""linger_s": 0"#);
+    (server, client)
+}
+
+#[test]
+fn two_lcores_serve_one_listener_and_end_together() {
+    const CONNECTIONS: usize = 16;
+    for idle in ["adaptive", "spin"] {
+        let folder = Folder::new();
+        let common = format!(r#""linger_s": 0, "idle": "{idle}", "spin_us": 0"#);
+        let (mut server, mut client) = two_with_two(&folder, &common);
+        assert_eq!(server.attached.eventfds.len(), 2);
+        let listener = listen(&server);
+        let pairs: Vec<_> = (0..CONNECTIONS)
+            .map(|_| connect(&client, &server, listener))
+            .collect();
+        let lcore_of = |object: u32| server.control.lcore_of(object);
+        for lcore in 0..2 {
+            assert!(pairs.iter().any(|(_, into)| lcore_of(*into) == lcore));
+        }
+        let data: Vec<u8> = (0..40_000_u32).map(|n| (n * 7 % 251) as u8).collect();
+        for (out, into) in &pairs {
+            write(&client, *out, &data);
+            assert_eq!(read(&server, *into, data.len()), data);
+            write(&server, *into, &data);
+            assert_eq!(read(&client, *out, data.len()), data);
+        }
+        // Outgoing ones of both lcores.
+        let back = SocketAddrV4::new(CLIENT, 80);
+        let theirs = client.claim();
+        client.listen(theirs, back, 16);
+        client.attached.wake();
+        until("listen is answered", || client.answer(theirs) == Some(0));
+        for lcore in 0..2 {
+            let out = server.claim_at(lcore);
+            server.connect(out, back);
+            server.attached.wake();
+            until("it is connected", || server.kind(out) == kind::STREAM);
+            until("it waits for accept", || client.bits(theirs) != 0);
+            let into = client.accept(theirs).unwrap();
+            write(&server, out, b"from here");
+            assert_eq!(read(&client, into, 9), b"from here");
+        }
+        // The program dies: all of it ends, at both.
+        server.attached.socket = spare();
+        for (out, _) in &pairs {
+            until("FIN came", || client.bits(*out) & event::RDHUP != 0);
+        }
+        client.attached.socket = spare();
+        assert_eq!(server.knetd.ended().code(), Some(0));
+        assert_eq!(client.knetd.ended().code(), Some(0));
+    }
+}
+
+#[test]
+fn a_listener_ends_at_every_lcore_and_its_port_is_free() {
+    let folder = Folder::new();
+    let (mut server, client) = two_with_two(&folder, r#""linger_s": 0"#);
+    let listener = listen(&server);
+    for _ in 0..4 {
+        connect(&client, &server, listener);
+    }
+    // Listens no more; the port is free for the next one at every lcore.
+    server.close(listener);
+    server.attached.wake();
+    until("the listener is free", || server.is_free(listener));
+    let again = listen(&server);
+    connect(&client, &server, again);
+    server.knetd.signal(Signal::KILL);
+    server.knetd.ended();
+    assert!(knetd::receive(server.attached.socket.as_fd()).is_none());
+}
+
 #[test]
 fn a_sleeper_is_woken_through_its_eventfd() {
     let folder = Folder::new();
@@ -505,7 +592,7 @@ fn a_program_that_makes_its_eventfds_block_holds_nobody_up() {
         rustix::fs::fcntl_setfl(fd, flags - rustix::fs::OFlags::NONBLOCK).unwrap();
     };
     // The bell that all programs share: what the host reads when it wakes, and would write for its mail.
-    blocking(&hostile.eventfd);
+    blocking(&hostile.eventfds[0]);
     // The eventfd of a sleeper.
     let eventfd = hostile.waiter(3);
     assert!(knetd::readable(eventfd.as_fd()));
@@ -513,7 +600,7 @@ fn a_program_that_makes_its_eventfds_block_holds_nobody_up() {
     blocking(&eventfd);
     rustix::io::write(&eventfd, &full).unwrap();
     hostile.program.control.header().kicks.slots.add(3);
-    rustix::io::write(&hostile.eventfd, &1_u64.to_ne_bytes()).unwrap();
+    rustix::io::write(&hostile.eventfds[0], &1_u64.to_ne_bytes()).unwrap();
     until("the lcore is free again", || {
         let tool = knetd::connect(&path).unwrap();
         knetd::send(tool.as_fd(), &Message::new(Kind::Status, 0, 0), &[]);

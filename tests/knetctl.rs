@@ -279,3 +279,26 @@ fn pages_and_completions_are_made_for_every_command() {
         .expect("knetctl");
     assert_eq!(nowhere.status.code(), Some(73));
 }
+
+#[test]
+fn every_profile_is_right_and_says_what_this_machine_lacks() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("conf/profiles");
+    let mut seen = 0;
+    for entry in fs::read_dir(folder).expect("profiles") {
+        let file = entry.expect("entry").path();
+        let done = Command::new(env!("CARGO_BIN_EXE_knetctl"))
+            .env_remove("KNET_CONF")
+            .args(["check", "--json"])
+            .arg(&file)
+            .output()
+            .expect("knetctl");
+        // 0 = it would run here; 2 = the file is right, and a port or hugepages are missing. 1 would be a fault of the file.
+        assert!(
+            matches!(done.status.code(), Some(0 | 2)),
+            "{}: {done:?}",
+            file.display()
+        );
+        seen += 1;
+    }
+    assert!(seen >= 6, "{seen} profiles");
+}

@@ -84,6 +84,18 @@ fn a_dry_run_shows_every_command_and_changes_nothing() {
         ]
     );
     assert_eq!(tree.read("sys/bus/pci/drivers_probe"), "");
+    let json: serde_json::Value =
+        serde_json::from_str(&out(&tree.nic(&["bind", BDF, "--dry-run", "--json"]))).unwrap();
+    let commands: Vec<&str> = json["commands"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|command| command.as_str().unwrap())
+        .collect();
+    assert_eq!(commands, out(&dry).lines().collect::<Vec<_>>());
+    assert_eq!(json["fault"], serde_json::Value::Null);
+    let refused = tree.nic(&["bind", "eth9", "--json"]);
+    assert_eq!(refused.status.code(), Some(1));
     let done = tree.nic(&["bind", BDF]);
     assert_eq!(out(&done), out(&dry), "what is done is what was shown");
     assert_eq!(

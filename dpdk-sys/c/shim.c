@@ -39,6 +39,10 @@ const uint64_t knet_tx_tcp_offload = RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
 const uint64_t knet_tx_ipv4_offload = RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;
 const uint64_t knet_tx_tso_offload = RTE_ETH_TX_OFFLOAD_TCP_TSO;
 const uint64_t knet_tx_fast_free_offload = RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
+/* Entries of struct rte_eth_rss_reta_entry64, and the most of all drivers. */
+#define KNET_RETA_GROUP 64
+#define KNET_RETA_MAX 4096
+
 const uint64_t knet_rss_fields = RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP;
 const uint32_t knet_rss_mode = RTE_ETH_MQ_RX_RSS;
 
@@ -458,4 +462,20 @@ struct rte_mempool *knet_copied_pool(const char *name, uint32_t count, uint32_t 
 	}
 	rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
 	return pool;
+}
+
+/* Entry i of the indirection table, of which a port has at most as many as one field can number, leads to queue i % queues. */
+int knet_spread(uint16_t port, uint16_t entries, uint16_t queues)
+{
+	struct rte_eth_rss_reta_entry64 table[KNET_RETA_MAX / KNET_RETA_GROUP];
+	uint16_t at;
+
+	if (entries > KNET_RETA_MAX)
+		return -EINVAL;
+	memset(table, 0, sizeof(table));
+	for (at = 0; at < entries; at++) {
+		table[at / KNET_RETA_GROUP].mask |= UINT64_C(1) << (at % KNET_RETA_GROUP);
+		table[at / KNET_RETA_GROUP].reta[at % KNET_RETA_GROUP] = at % queues;
+	}
+	return rte_eth_dev_rss_reta_update(port, table, entries);
 }

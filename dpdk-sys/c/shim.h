@@ -47,6 +47,7 @@ extern const uint64_t knet_tx_tcp_offload;
 extern const uint64_t knet_tx_ipv4_offload;
 extern const uint64_t knet_tx_tso_offload;
 extern const uint64_t knet_tx_fast_free_offload;
+int knet_spread(uint16_t port, uint16_t entries, uint16_t queues);
 extern const uint64_t knet_rss_fields;
 extern const uint32_t knet_rss_mode;
 

@@ -6,7 +6,7 @@ use core::ptr;
 use dpdk_sys as sys;
 use dpdk_sys::abi::{
     OFFLOAD_LRO, OFFLOAD_RX_CHECKSUM, OFFLOAD_TSO, OFFLOAD_TX_CHECKSUM, PortFacts, Queue,
-    QueueStats, StartArgs, Stats, TRUST_CHECKSUM,
+    QueueStats, RSS_KEY_BYTES, StartArgs, Stats, TRUST_CHECKSUM,
 };
 
 use crate::eal;
@@ -111,6 +111,11 @@ impl Port {
                 // SAFETY: a constant.
                 conf.rxmode.mq_mode = unsafe { sys::knet_rss_mode };
                 conf.rx_adv_conf.rss_conf.rss_hf = fields;
+                if takes_key(info) {
+                    // The driver copies it and does not write there.
+                    conf.rx_adv_conf.rss_conf.rss_key = args.rss_key.as_ptr().cast_mut();
+                    conf.rx_adv_conf.rss_conf.rss_key_len = info.hash_key_size;
+                }
             }
         }
         conf.intr_conf.set_rxq(u32::from(plan.interrupts));
@@ -231,6 +236,7 @@ impl Port {
     ) -> PortFacts {
         let mut facts = PortFacts::EMPTY;
         facts.queues = u32::try_from(self.queues.len()).unwrap_or(0);
+        facts.rss_entries = self.spread(info);
         facts.mac = self.mac();
         facts.mtu = u32::from(plan.mtu);
         if info.if_index != 0 {
@@ -260,6 +266,20 @@ impl Port {
             *to = from;
         }
         facts
+    }
+
+    /// Deals the entries of the port's indirection table out to the queues; how many there are, 0 when the port does not spread
+    /// as it was told.
+    fn spread(&self, info: &sys::rte_eth_dev_info) -> u16 {
+        let queues = u16::try_from(self.queues.len()).unwrap_or(0);
+        // SAFETY: a constant.
+        let fields = info.flow_type_rss_offloads & unsafe { sys::knet_rss_fields };
+        if queues < 2 || fields == 0 || !takes_key(info) || !info.reta_size.is_power_of_two() {
+            return 0;
+        }
+        // SAFETY: the port is started, and has so many queues.
+        let rc = unsafe { sys::knet_spread(self.id, info.reta_size, queues) };
+        if rc == 0 { info.reta_size } else { 0 }
     }
 
     fn mac(&self) -> [u8; 6] {
@@ -393,11 +413,18 @@ fn queue_count(
     let most = info.max_rx_queues.min(info.max_tx_queues);
     match u16::try_from(args.queues) {
         Ok(queues) if queues >= 1 && queues <= most => Ok(queues),
+        // Some of several would be left without a queue: then they share one.
+        Ok(queues) if queues > most && most >= 1 => Ok(1),
         _ => Err(Failure::new(
             -22,
             format!("{title}: {} queues, the port has {most}", args.queues),
         )),
     }
+}
+
+/// Whether the port takes a key for spreading that we have enough bytes of. The hash of an IPv4 flow uses 16.
+fn takes_key(info: &sys::rte_eth_dev_info) -> bool {
+    (16..=RSS_KEY_BYTES).contains(&usize::from(info.hash_key_size))
 }
 
 fn plan(

@@ -15,6 +15,7 @@ use super::link::{self, Parts};
 use super::place;
 use crate::channel::ABI;
 use crate::channel::cell::Header;
+use crate::channel::layout::LCORES_MAX;
 use crate::channel::map::{Control, Receive};
 use crate::channel::message::{
     DESCRIPTORS_MAX, HEAD_BYTES, Kind, Message, MessageError, TEXT_BYTES,
@@ -244,19 +245,25 @@ fn says_to_refuse(reply: &Reply) -> bool {
 }
 
 fn welcome(socket: i32, answer: &Message<'_>, reply: &Reply) -> Result<Parts> {
-    let [Some(control), Some(receive), Some(eventfd), registry] = reply.descriptors else {
+    let [Some(control), Some(receive), bells @ ..] = reply.descriptors else {
         return Err(Errno::PROTO);
     };
     let control = descriptor::lend(control)?;
     let family = rustix::fs::fstat(control)?.st_ino;
     let control = Control::attach(control)?;
     let receive = Receive::attach(descriptor::lend(receive)?, control.layout())?;
+    let mut lcore_eventfds = [-1; LCORES_MAX as usize];
+    let lcores = control.layout().lcores as usize;
+    for (place, bell) in lcore_eventfds.iter_mut().zip(bells).take(lcores) {
+        *place = descriptor::internal_copy(bell.ok_or(Errno::PROTO)?)?;
+    }
+    let registry = bells.get(lcores).copied().flatten();
     Ok(Parts {
         control,
         receive,
         process: answer.a,
         control_socket: socket,
-        host_eventfd: descriptor::internal_copy(eventfd)?,
+        lcore_eventfds,
         family,
         registry: registry.map(descriptor::internal_copy).transpose()?,
     })

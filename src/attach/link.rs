@@ -1,10 +1,10 @@
-//! The program's end of the channel: both mappings, the control socket, the lcore's eventfd.
+//! The program's end of the channel: both mappings, the control socket, the lcores' eventfds.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 use crate::channel::cell::host_state;
-use crate::channel::layout::PROCS;
+use crate::channel::layout::{LCORES_MAX, PROCS};
 use crate::channel::map::{Control, Receive};
 use crate::channel::message::{HEAD_BYTES, Kind, Message, TEXT_BYTES};
 use crate::channel::sync::Ordering as ChannelOrdering;
@@ -31,7 +31,9 @@ pub struct Link {
     pub receive: Receive,
     process: AtomicU32,
     control_socket: AtomicI32,
-    host_eventfd: AtomicI32,
+    lcore_eventfds: [AtomicI32; LCORES_MAX as usize],
+    /// Where the next accept begins to look.
+    turn: AtomicU32,
     dead: AtomicBool,
     wiped: AtomicBool,
     /// When [`Link::look`] asked last, in nanoseconds of the coarse clock.
@@ -53,8 +55,8 @@ pub struct Parts {
     pub process: u32,
     /// An internal descriptor.
     pub control_socket: i32,
-    /// An internal descriptor.
-    pub host_eventfd: i32,
+    /// Internal descriptors, -1 where there is no such lcore.
+    pub lcore_eventfds: [i32; LCORES_MAX as usize],
     /// Tells this family's control memory from another's: its inode number.
     pub family: u64,
     /// The memory in which the processes of the family agree, an internal descriptor of whoever makes use of it; only for a
@@ -105,7 +107,8 @@ pub fn install(parts: Parts) -> Result<&'static Link> {
         receive: parts.receive,
         process: AtomicU32::new(parts.process),
         control_socket: AtomicI32::new(parts.control_socket),
-        host_eventfd: AtomicI32::new(parts.host_eventfd),
+        lcore_eventfds: parts.lcore_eventfds.map(AtomicI32::new),
+        turn: AtomicU32::new(0),
         dead: AtomicBool::new(false),
         wiped: AtomicBool::new(false),
         looked: AtomicU64::new(0),
@@ -139,7 +142,8 @@ impl Link {
             receive: parts.receive,
             process: AtomicU32::new(parts.process),
             control_socket: AtomicI32::new(parts.control_socket),
-            host_eventfd: AtomicI32::new(parts.host_eventfd),
+            lcore_eventfds: parts.lcore_eventfds.map(AtomicI32::new),
+            turn: AtomicU32::new(0),
             dead: AtomicBool::new(false),
             wiped: AtomicBool::new(false),
             looked: AtomicU64::new(0),
@@ -200,7 +204,7 @@ impl Link {
     /// Closes the descriptors of a link whose host died, and whose successor's died too. Not earlier: a thread that was
     /// about to sleep on them when its host died must still find them.
     fn forget_descriptors(&self) {
-        for place in [&self.control_socket, &self.host_eventfd] {
+        for place in core::iter::once(&self.control_socket).chain(&self.lcore_eventfds) {
             let fd = place.swap(-1, Ordering::Relaxed);
             if fd >= 0 {
                 descriptor::close(fd);
@@ -242,26 +246,47 @@ impl Link {
         }
     }
 
-    /// Wakes the lcore.
-    pub fn wake_host(&self) {
-        // An eventfd that cannot be written is full (the host will wake) or closed behind our back: the lcore then
+    /// Lcores that serve this program.
+    #[must_use]
+    pub const fn lcores(&self) -> u32 {
+        self.control.layout().lcores
+    }
+
+    /// A number that is another one at each call: what is shared among the lcores goes round.
+    #[must_use]
+    pub fn turn(&self) -> u32 {
+        self.turn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Wakes an lcore.
+    pub fn wake_lcore(&self, lcore: u32) {
+        // An eventfd that cannot be written is full (the lcore will wake) or closed behind our back: the lcore then
         // finds the bell at its next turn.
-        if let Ok(fd) = descriptor::lend(self.host_eventfd.load(Ordering::Relaxed)) {
+        if let Some(eventfd) = self.lcore_eventfds.get(lcore as usize)
+            && let Ok(fd) = descriptor::lend(eventfd.load(Ordering::Relaxed))
+        {
             let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
         }
     }
 
     /// Rings the doorbell of `object`.
     pub fn ring(&self, object: u32) {
-        if readiness::ring_doorbell(&self.control, object) {
-            self.wake_host();
+        if let Some(lcore) = readiness::ring_doorbell(&self.control, object) {
+            self.wake_lcore(lcore);
+        }
+    }
+
+    /// Rings the doorbell of the listener `object` at `lcore`.
+    pub fn ring_at(&self, lcore: u32, object: u32) {
+        if let Some(lcore) = readiness::ring_doorbell_at(&self.control, lcore, object) {
+            self.wake_lcore(lcore);
         }
     }
 
     /// Asks the host to wake whoever sleeps on `epoll`.
     pub fn kick(&self, epoll: u32) {
-        if readiness::kick_epoll(&self.control, epoll) {
-            self.wake_host();
+        if let Some(lcore) = readiness::kick_epoll(&self.control, epoll) {
+            self.wake_lcore(lcore);
         }
     }
 

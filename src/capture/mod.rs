@@ -11,5 +11,8 @@ mod recorder;
 mod tap;
 
 pub use filter::Filter;
-pub use recorder::{CaptureCounters, Direction, Entry, Nothing, Reader, Recorder, Wanted, channel};
+pub use recorder::{
+    CaptureCounters, Direction, Entry, Nothing, Reader, Readers, Recorder, Wanted, channel,
+    channels,
+};
 pub use tap::{Closed, tap, untap};

@@ -1,6 +1,6 @@
 //! pcapng (draft-ietf-opsawg-pcapng): one section, one Ethernet interface, stamps in nanoseconds.
 
-use super::recorder::{CaptureCounters, Entry, MAX_BYTES};
+use super::recorder::{Entry, MAX_BYTES};
 
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
@@ -63,14 +63,14 @@ pub fn packet(out: &mut Vec<u8>, entry: &Entry<'_>) {
 }
 
 /// The block behind the last frame: what was counted until `at`, nanoseconds since 1970.
-pub fn end(out: &mut Vec<u8>, at: u64, counters: &CaptureCounters) {
+pub fn end(out: &mut Vec<u8>, at: u64, [seen, admitted, lost]: [u64; 3]) {
     block(out, STATISTICS, |out| {
         put(out, 0);
         stamp(out, at);
         // Received, dropped for want of buffers, accepted by the filter.
-        option(out, 4, &counters.seen.value().to_le_bytes());
-        option(out, 5, &counters.dropped_no_buffer.value().to_le_bytes());
-        option(out, 6, &counters.admitted.value().to_le_bytes());
+        option(out, 4, &seen.to_le_bytes());
+        option(out, 5, &lost.to_le_bytes());
+        option(out, 6, &admitted.to_le_bytes());
         end_options(out);
     });
 }
@@ -144,7 +144,7 @@ mod tests {
             };
             packet(&mut out, &entry);
         }
-        end(&mut out, 7, &CaptureCounters::new());
+        end(&mut out, 7, [0; 3]);
         let word = |at: usize| u32::from_le_bytes(out[at..at + 4].try_into().unwrap());
         let mut kinds = Vec::new();
         let mut at = 0;

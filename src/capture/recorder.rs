@@ -98,6 +98,59 @@ pub fn channel(wanted: Wanted) -> (Recorder, Reader) {
     (recorder, reader)
 }
 
+/// The tool's half of a capture at several lcores, each of which has a recorder.
+#[derive(Debug)]
+pub struct Readers(Vec<Reader>);
+
+/// A capture at `count` lcores.
+#[must_use]
+pub fn channels(wanted: &Wanted, count: usize) -> (Vec<Recorder>, Readers) {
+    let (recorders, readers) = (0..count).map(|_| channel(wanted.clone())).unzip();
+    (recorders, Readers(readers))
+}
+
+impl Readers {
+    /// As [`Reader::read`]. Frames of one lcore come in order; those of two are told apart by their times.
+    ///
+    /// # Errors
+    /// [`Nothing`]: `More` when there is more of none.
+    pub fn read(
+        &mut self,
+        patience: core::time::Duration,
+        visit: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<usize, Nothing> {
+        let each = patience / u32::try_from(self.0.len()).unwrap_or(1).max(1);
+        let (mut count, mut open) = (0, false);
+        for reader in &mut self.0 {
+            match reader.read(each, visit) {
+                Ok(more) => (count, open) = (count + more, true),
+                Err(Nothing::Yet) => open = true,
+                Err(Nothing::More) => {}
+            }
+        }
+        match (count, open) {
+            (0, true) => Err(Nothing::Yet),
+            (0, false) => Err(Nothing::More),
+            (count, _) => Ok(count),
+        }
+    }
+
+    /// What is counted: frames that passed, were admitted, and were lost for want of a buffer.
+    #[must_use]
+    pub fn counts(&self) -> [u64; 3] {
+        self.0
+            .iter()
+            .fold([0; 3], |[seen, admitted, lost], reader| {
+                let counters = reader.counters();
+                [
+                    seen + counters.seen.value(),
+                    admitted + counters.admitted.value(),
+                    lost + counters.dropped_no_buffer.value(),
+                ]
+            })
+    }
+}
+
 impl Recorder {
     /// Copies a frame that passed at `now`.
     pub(super) fn record(&mut self, now: Instant, direction: Direction, frame: &[u8]) {

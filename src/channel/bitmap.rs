@@ -3,6 +3,8 @@
 //! Leaf words first, then one summary bit per leaf word. Setting a bit that is set costs one atomic
 //! operation; finding the set bits costs one word per 4 096 objects.
 
+use core::ops::Range;
+
 use super::sync::{AtomicU64, Ordering};
 
 /// A view of a two-level bitmap.
@@ -184,16 +186,19 @@ impl<'a> Bitmap<'a> {
         }
     }
 
-    /// Finds a clear bit below `end`, sets it and returns its index. Starts at `hint`.
-    pub fn claim(&self, hint: u32, end: u32) -> Option<u32> {
-        let leaves = (end as usize / 64).min(self.leaves.len());
+    /// Finds a clear bit in a range of whole leaf words, sets it and returns its index. Starts `hint` bits from its start.
+    pub fn claim(&self, hint: u32, range: Range<u32>) -> Option<u32> {
+        let first = range.start as usize / 64;
+        let leaves = (range.end as usize / 64)
+            .min(self.leaves.len())
+            .saturating_sub(first);
         let start = if leaves == 0 {
             0
         } else {
             hint as usize / 64 % leaves
         };
         for step in 0..leaves {
-            let leaf = (start + step) % leaves;
+            let leaf = first + (start + step) % leaves;
             let Some(word) = self.leaves.get(leaf) else {
                 continue;
             };
@@ -358,10 +363,12 @@ mod tests {
     fn claims_are_unique_until_the_end() {
         let memory = words(2);
         let map = Bitmap::new(&memory, 2).unwrap();
-        let mut claimed: Vec<_> = (0..64).map(|_| map.claim(100, 64).unwrap()).collect();
+        let mut claimed: Vec<_> = (0..64).map(|_| map.claim(100, 0..64).unwrap()).collect();
         claimed.sort_unstable();
         assert_eq!(claimed, (0..64).collect::<Vec<_>>());
-        assert_eq!(map.claim(0, 64), None);
+        assert_eq!(map.claim(0, 0..64), None);
+        assert_eq!(map.claim(3, 64..128), Some(64));
+        assert_eq!(map.claim(0, 128..128), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The cells: plain structs of atomics, each line of 64 bytes written by one side.
 
+use super::layout::LCORES_MAX;
 use super::mask::Mask;
 use super::owner::OwnerWord;
 use super::policy::PolicyPage;
@@ -66,7 +67,7 @@ pub mod shut {
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct HostLine {
-    /// Stream bytes received in order; for a listener: flows put into the accept queue.
+    /// Stream bytes received in order.
     pub rx_tail: AtomicU64,
     /// Stream bytes that the lcore has taken out of the transmit ring.
     pub tx_head: AtomicU64,
@@ -98,7 +99,7 @@ pub struct HostLine {
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct ReadLine {
-    /// Stream bytes that the program has read; for a listener: flows accepted.
+    /// Stream bytes that the program has read.
     pub rx_head: AtomicU64,
     /// SO_RCVTIMEO in microseconds; 0 = none.
     pub rcvtimeo_us: AtomicU64,
@@ -284,6 +285,16 @@ pub struct WatchLine {
     pub slots: Mask,
 }
 
+/// Of a listener: how far its accept queues have come, one an lcore. The one line that both sides write: once a connection.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct QueueLine {
+    /// Flows that each lcore has put into its queue. Written by the lcore.
+    pub tails: [AtomicU32; LCORES_MAX as usize],
+    /// Flows that were taken from it. Written by the program.
+    pub heads: [AtomicU32; LCORES_MAX as usize],
+}
+
 /// One registration of an object in an epoll, as epoll_ctl gave it.
 ///
 /// Free while `epoll` is 0; claimed by compare-and-swap to [`item::CLAIMED`].
@@ -362,6 +373,8 @@ pub struct ObjectCell {
     pub option: OptionLine,
     /// Program writes, seldom.
     pub watch: WatchLine,
+    /// Both write, once a connection.
+    pub queue: QueueLine,
     /// Program writes, seldom.
     pub items: [Item; INLINE_ITEMS],
 }
@@ -465,6 +478,8 @@ pub struct Header {
     pub rx_ring_bytes: AtomicU32,
     /// See [`super::layout::Layout`].
     pub tx_ring_bytes: AtomicU32,
+    /// See [`super::layout::Layout`].
+    pub lcores: AtomicU32,
     /// Process id of the host.
     /// 0 once a program has told that it is gone.
     pub host_pid: AtomicU32,
@@ -472,8 +487,8 @@ pub struct Header {
     pub host_state: AtomicU32,
     /// See [`super::layout::Layout`].
     pub large_ring_bytes: AtomicU32,
-    /// The lcore's own line.
-    pub lcore: LcoreLine,
+    /// A line of each lcore.
+    pub lcores_asleep: [LcoreLine; LCORES_MAX as usize],
     /// Epolls whose sleepers the program asks the host to wake.
     pub kicks: KickLine,
     /// What the program side must know of the config.
@@ -482,11 +497,11 @@ pub struct Header {
     pub spill: [SpillItem; SPILL_ITEMS],
 }
 
-/// Whether the lcore sleeps: rung bells must then also write its eventfd.
+/// Whether an lcore sleeps: rung bells must then also write its eventfd.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct LcoreLine {
-    /// 1 while the lcore sleeps or is about to; who swaps it to 0 writes the host's eventfd.
+    /// 1 while the lcore sleeps or is about to; who swaps it to 0 writes the lcore's eventfd.
     pub sleeping: AtomicU32,
 }
 
@@ -509,8 +524,9 @@ const _: () = {
     assert!(size_of::<WishLine>() == 64);
     assert!(size_of::<OptionLine>() == 64);
     assert!(size_of::<WatchLine>() == 64);
+    assert!(size_of::<QueueLine>() == 64);
     assert!(size_of::<Item>() == 24);
-    assert!(size_of::<ObjectCell>() == 576);
+    assert!(size_of::<ObjectCell>() == 640);
     assert!(size_of::<KickLine>() == 64);
     assert!(size_of::<SlotCell>() == 64);
     assert!(size_of::<EpollCell>() == 64);

@@ -1,7 +1,9 @@
 //! Where things lie in control and receive memory.
 
 use core::mem::size_of;
+use core::ops::Range;
 
+use super::accept_ring;
 use super::cell::{EpollCell, Header, ObjectCell, ProcCell, SlotCell};
 
 /// Sleeping threads of a family that can be woken by name.
@@ -19,13 +21,20 @@ pub const OBJECTS_MAX: u32 = 1 << 21;
 pub const LARGE_OBJECTS: u32 = 64;
 /// The unit in which a program maps ring memory.
 pub const PIECE_BYTES: u64 = 64 << 20;
+/// Lcores that serve a family at most.
+#[cfg(not(loom))]
+pub const LCORES_MAX: u32 = 8;
+/// One, because loom follows every atomic.
+#[cfg(loom)]
+pub const LCORES_MAX: u32 = 1;
 /// A page.
 pub const PAGE_BYTES: u64 = 4_096;
 
-/// The layout of one family's memory, derived from three numbers that the host chooses.
+/// The layout of one family's memory, derived from four numbers that the host chooses.
 ///
 /// The lower half of the object indices is handed out by the program (listeners, outgoing flows), the upper half by
-/// the host (accepted flows).
+/// the host (accepted flows). Each half is cut into equal shares, one an lcore: an object belongs to the lcore in whose share
+/// its index lies, for good. Listeners lie in the share of the first lcore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// Object cells; a power of two.
@@ -34,7 +43,9 @@ pub struct Layout {
     pub rx_ring_bytes: u32,
     /// Bytes of a transmit ring; a power of two.
     pub tx_ring_bytes: u32,
-    /// Bytes of both rings of the first [`LARGE_OBJECTS`] objects of each half, where the others have less; 0 = they are as the
+    /// Lcores that serve the family.
+    pub lcores: u32,
+    /// Bytes of both rings of the first [`LARGE_OBJECTS`] objects of each share, where the others have less; 0 = they are as the
     /// others.
     pub large_ring_bytes: u32,
 }
@@ -51,7 +62,21 @@ impl Layout {
                 .min(OBJECTS_MAX),
             rx_ring_bytes: ring(rx_ring_bytes),
             tx_ring_bytes: ring(tx_ring_bytes),
+            lcores: 1,
             large_ring_bytes: 0,
+        }
+    }
+
+    /// The layout for a family that `lcores` lcores serve. The shares are equal and connections are not spread quite evenly, so
+    /// that there are more indices than connections.
+    #[must_use]
+    pub fn with_lcores(self, lcores: u32) -> Self {
+        let lcores = lcores.clamp(1, LCORES_MAX);
+        let more = if lcores > 1 { 2 } else { 1 };
+        Self {
+            objects: self.objects.saturating_mul(more).min(OBJECTS_MAX),
+            lcores,
+            ..self
         }
     }
 
@@ -71,13 +96,46 @@ impl Layout {
             && (OBJECTS_MIN..=OBJECTS_MAX).contains(&self.objects)
             && self.rx_ring_bytes == ring(self.rx_ring_bytes)
             && self.tx_ring_bytes == ring(self.tx_ring_bytes)
+            && (1..=LCORES_MAX).contains(&self.lcores)
             && (self.large_ring_bytes == 0 || self.large_ring_bytes == ring(self.large_ring_bytes))
+    }
+
+    /// Object indices of each half that belong to one lcore; a power of two, 64 at least.
+    #[must_use]
+    pub const fn share(&self) -> u32 {
+        self.objects / 2 / self.lcores.next_power_of_two()
+    }
+
+    /// The lcore that an object belongs to. Indices of nobody's share say a number that is no lcore.
+    #[must_use]
+    pub const fn lcore_of(&self, object: u32) -> u32 {
+        (object & (self.objects / 2 - 1)) / self.share()
+    }
+
+    /// The indices of `lcore` that the program hands out.
+    #[must_use]
+    pub const fn program_share(&self, lcore: u32) -> Range<u32> {
+        let first = lcore * self.share();
+        first..first + self.share()
+    }
+
+    /// The indices of `lcore` that the host hands out.
+    #[must_use]
+    pub const fn host_share(&self, lcore: u32) -> Range<u32> {
+        let first = self.first_host_object() + lcore * self.share();
+        first..first + self.share()
+    }
+
+    /// Entries of each accept queue of a listener.
+    #[must_use]
+    pub const fn accept_entries(&self) -> u32 {
+        accept_ring::entries(self.rx_ring_bytes, self.lcores)
     }
 
     /// Whether `object` is one of those with larger rings.
     #[must_use]
     pub const fn is_large(&self, object: u32) -> bool {
-        self.large_ring_bytes != 0 && object % self.first_host_object() < LARGE_OBJECTS
+        self.large_ring_bytes != 0 && object % self.share() < LARGE_OBJECTS
     }
 
     /// Bytes of the receive ring of `object`.
@@ -102,8 +160,7 @@ impl Layout {
 
     /// The place of `object`, which has larger rings, among those.
     const fn large_place(&self, object: u32) -> u64 {
-        let half = object / self.first_host_object() * LARGE_OBJECTS;
-        (object % self.first_host_object() + half) as u64
+        (object / self.share() * LARGE_OBJECTS + object % self.share()) as u64
     }
 
     /// Where the larger rings begin that lie behind usual ones of `bytes` from offset `at` on.
@@ -113,7 +170,8 @@ impl Layout {
 
     /// Bytes of all larger rings of a kind.
     const fn large_bytes(&self) -> u64 {
-        self.large_ring_bytes as u64 * LARGE_OBJECTS as u64 * 2
+        let shares = 2 * self.lcores.next_power_of_two();
+        self.large_ring_bytes as u64 * LARGE_OBJECTS as u64 * shares as u64
     }
 
     /// First object index that the host hands out.
@@ -156,16 +214,17 @@ impl Layout {
         page_up(self.epolls_at() + EPOLLS as u64 * size_of::<EpollCell>() as u64)
     }
 
-    /// Offset of the doorbell bitmap.
+    /// Offset of the doorbell bitmap of an lcore.
     #[must_use]
-    pub const fn doorbells_at(&self) -> u64 {
+    pub const fn doorbells_at(&self, lcore: u32) -> u64 {
         page_up(self.procs_at() + PROCS as u64 * size_of::<ProcCell>() as u64)
+            + self.map_bytes() * lcore as u64
     }
 
     /// Offset of the bitmap of object indices that the program has handed out.
     #[must_use]
     pub const fn taken_at(&self) -> u64 {
-        self.doorbells_at() + self.map_bytes()
+        self.doorbells_at(LCORES_MAX)
     }
 
     /// Offset of the ready bitmap of an epoll.
@@ -254,7 +313,8 @@ mod tests {
                 layout.slots_at(),
                 layout.epolls_at(),
                 layout.procs_at(),
-                layout.doorbells_at(),
+                layout.doorbells_at(0),
+                layout.doorbells_at(LCORES_MAX - 1),
                 layout.taken_at(),
                 layout.ready_at(0),
                 layout.ready_at(EPOLLS - 1),
@@ -271,6 +331,26 @@ mod tests {
                     (ring + u64::from(layout.tx_ring_bytes) - 1) / PIECE_BYTES
                 );
             }
+        }
+    }
+
+    #[test]
+    fn every_lcore_has_a_share_of_both_halves() {
+        for lcores in 1..=LCORES_MAX {
+            let layout = Layout::for_flows(10_000, 1 << 18, 1 << 16).with_lcores(lcores);
+            assert!(layout.is_valid());
+            let half = layout.first_host_object();
+            let mut ends = (0, half);
+            for lcore in 0..lcores {
+                let (low, high) = (layout.program_share(lcore), layout.host_share(lcore));
+                assert_eq!((low.start, high.start), ends);
+                ends = (low.end, high.end);
+                assert_eq!(low.start % 64, 0);
+                for object in [low.start, low.end - 1, high.start, high.end - 1] {
+                    assert_eq!(layout.lcore_of(object), lcore);
+                }
+            }
+            assert!(ends.0 <= half && ends.1 <= layout.objects);
         }
     }
 
@@ -336,5 +416,8 @@ mod tests {
             }
             .is_valid()
         );
+        for lcores in [0, LCORES_MAX + 1] {
+            assert!(!Layout { lcores, ..good }.is_valid());
+        }
     }
 }

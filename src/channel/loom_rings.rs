@@ -3,10 +3,10 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::accept_ring;
+use super::accept_ring::Queue;
 use super::bitmap::Bitmap;
 use super::byte_ring::{self, Pending};
-use super::cell::{HostLine, ReadLine, WriteLine};
+use super::cell::{HostLine, QueueLine, ReadLine, WriteLine};
 use super::owner::Taken;
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -225,29 +225,27 @@ fn loom_a_byte_goes_to_one_reader_and_is_not_overwritten_under_him() {
 #[test]
 fn loom_a_connection_goes_to_one_popper() {
     check(3, || {
-        let queue = Arc::new((
-            HostLine::default(),
-            ReadLine::default(),
-            [AtomicU32::new(0), AtomicU32::new(0)],
-        ));
+        let memory = Arc::new((QueueLine::default(), [AtomicU32::new(0), AtomicU32::new(0)]));
+        let pop = |memory: &(QueueLine, [AtomicU32; 2])| {
+            let queue = Queue::of(&memory.0, 0, &memory.1).unwrap();
+            let front = queue.front()?;
+            queue.pop(front).then_some(front)
+        };
         let poppers: Vec<_> = (0..2)
             .map(|_| {
-                let queue = Arc::clone(&queue);
-                thread::spawn(move || {
-                    let front = accept_ring::front(&queue.0, &queue.1, &queue.2)?;
-                    accept_ring::pop(&queue.1, front).then_some(front)
-                })
+                let memory = Arc::clone(&memory);
+                thread::spawn(move || pop(&memory))
             })
             .collect();
         for object in [40, 41] {
-            assert!(accept_ring::push(&queue.0, &queue.1, &queue.2, object));
+            let queue = Queue::of(&memory.0, 0, &memory.1).unwrap();
+            assert!(queue.push(object));
         }
         let mut popped: Vec<_> = poppers
             .into_iter()
             .filter_map(|popper| popper.join().unwrap())
             .collect();
-        while let Some(front) = accept_ring::front(&queue.0, &queue.1, &queue.2) {
-            assert!(accept_ring::pop(&queue.1, front));
+        while let Some(front) = pop(&memory) {
             popped.push(front);
         }
         popped.sort_unstable_by_key(|front| front.position);

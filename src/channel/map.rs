@@ -26,6 +26,7 @@ use super::layout::{EPOLLS, Layout, PROCS, SLOTS};
 use super::sync::{AtomicU32, AtomicU64, Ordering};
 use super::{ABI, MAGIC};
 use crate::errno::{Errno, Result};
+use crate::prefetch;
 
 /// A shared mapping, unmapped on drop.
 #[derive(Debug)]
@@ -141,6 +142,7 @@ impl Control {
         header
             .tx_ring_bytes
             .store(layout.tx_ring_bytes, Ordering::Relaxed);
+        header.lcores.store(layout.lcores, Ordering::Relaxed);
         header
             .large_ring_bytes
             .store(layout.large_ring_bytes, Ordering::Relaxed);
@@ -167,6 +169,7 @@ impl Control {
             objects: header.objects.load(Ordering::Relaxed),
             rx_ring_bytes: header.rx_ring_bytes.load(Ordering::Relaxed),
             tx_ring_bytes: header.tx_ring_bytes.load(Ordering::Relaxed),
+            lcores: header.lcores.load(Ordering::Relaxed),
             large_ring_bytes: header.large_ring_bytes.load(Ordering::Relaxed),
         };
         let ours = header.magic.load(Ordering::Acquire) == MAGIC
@@ -234,10 +237,17 @@ impl Control {
         Bitmap::new(words, self.layout.object_words())
     }
 
-    /// The doorbells, one an object.
+    /// The doorbells of an lcore, one an object.
     #[must_use]
-    pub fn doorbells(&self) -> Option<Bitmap<'_>> {
-        self.bitmap(self.layout.doorbells_at())
+    pub fn doorbells(&self, lcore: u32) -> Option<Bitmap<'_>> {
+        (lcore < self.layout.lcores).then_some(())?;
+        self.bitmap(self.layout.doorbells_at(lcore))
+    }
+
+    /// The lcore that an object belongs to.
+    #[must_use]
+    pub const fn lcore_of(&self, object: u32) -> u32 {
+        self.layout.lcore_of(object)
     }
 
     /// The object indices that the program has handed out (only the lower half is used).
@@ -292,6 +302,14 @@ impl Control {
         done.is_ok()
     }
 
+    /// Fetches the start of a transmit ring, where the bytes of who writes into an empty one go.
+    pub fn tx_fetch(&self, object: u32) {
+        let start = Span { offset: 0, len: 1 };
+        if let Some(place) = self.tx_place(object, start) {
+            prefetch::line(place.as_ptr().addr());
+        }
+    }
+
     /// Copies `from` into the transmit ring; copies nothing when `range` and `from` differ in length.
     pub fn tx_copy_in(&self, object: u32, range: Range, from: &[u8]) {
         let Some((first, second)) =
@@ -330,6 +348,9 @@ impl Control {
 fn header_size() -> u32 {
     u32::try_from(size_of::<Header>()).unwrap_or(u32::MAX)
 }
+
+/// Bytes of a receive ring that are worth fetching ahead: a small request.
+const FETCHED_BYTES: u32 = 128;
 
 /// Where to split a buffer of `len` bytes for `range`; None when the lengths differ.
 fn parts(range: Range, len: usize) -> Option<usize> {
@@ -390,6 +411,17 @@ impl Receive {
         )
     }
 
+    /// Fetches the first lines of what waits in a receive ring.
+    pub fn fetch(&self, object: u32, range: Range) {
+        let first = Span {
+            offset: range.first.offset,
+            len: range.first.len.min(FETCHED_BYTES),
+        };
+        if let Some(place) = self.place(object, first) {
+            prefetch::lines(place.as_ptr().addr(), first.len as usize);
+        }
+    }
+
     /// Copies bytes of a flow's receive ring out; false when the lengths differ or the range is out of bounds.
     #[must_use]
     pub fn copy_out(&self, object: u32, range: Range, to: &mut [u8]) -> bool {
@@ -411,13 +443,15 @@ impl Receive {
         true
     }
 
-    /// The accept queue entries of a listener (the first page of its ring, more with `entries`).
+    /// The entries of the accept queue that `lcore` has of a listener; the queues of all lcores lie in the listener's ring, one
+    /// behind the other.
     #[must_use]
-    pub fn accept_entries(&self, object: u32, entries: u32) -> Option<&[AtomicU32]> {
-        let bytes = entries.checked_mul(4)?;
-        (object < self.layout.objects && bytes <= self.layout.rx_ring_bytes).then_some(())?;
+    pub fn accept_entries(&self, object: u32, lcore: u32) -> Option<&[AtomicU32]> {
+        (object < self.layout.objects && lcore < self.layout.lcores).then_some(())?;
+        let entries = self.layout.accept_entries();
+        let from = u64::from(lcore) * u64::from(entries) * 4;
         self.map
-            .words(self.layout.rx_ring_at(object), entries as usize)
+            .words(self.layout.rx_ring_at(object) + from, entries as usize)
     }
 
     /// Lends a flow's whole receive ring to smoltcp (host side).
@@ -519,8 +553,8 @@ mod tests {
             42
         );
         assert!(program.object(layout.objects).is_none());
-        program.doorbells().unwrap().set(9);
-        assert!(host.doorbells().unwrap().has(9));
+        program.doorbells(0).unwrap().set(9);
+        assert!(host.doorbells(0).unwrap().has(9));
 
         let range = Range::new(4_094, 4, 4_096);
         program.tx_copy_in(3, range, b"abcd");

@@ -3,6 +3,7 @@
 //! A message is a fixed head of four numbers and a text; descriptors ride along (SCM_RIGHTS). Requests
 //! with a reply (`Hello`, `Open`) are made by one thread at a time under the attach lock; all others have none.
 
+use super::layout::LCORES_MAX;
 use super::{ABI, MAGIC};
 
 /// Bytes of the text at most.
@@ -10,7 +11,7 @@ pub const TEXT_BYTES: usize = 3_072;
 /// Bytes of the head.
 pub const HEAD_BYTES: usize = 24;
 /// Descriptors with one message at most.
-pub const DESCRIPTORS_MAX: usize = 4;
+pub const DESCRIPTORS_MAX: usize = 3 + LCORES_MAX as usize;
 
 /// What a message means. Numbers in `a` and `b`, descriptors in brackets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,7 +22,7 @@ pub enum Kind {
     /// [the open config file].
     Hello = 1,
     /// Host: `a` = process cell of the program, `b` = process id of the host; [control memory, receive memory (read-only),
-    /// eventfd that wakes the lcore].
+    /// for each lcore the eventfd that wakes it].
     Welcome,
     /// Host: cannot serve; text = the line for the operator. `a` = errno class, `b` = 1: the config says to refuse
     /// (`on_error: "fail"`).

@@ -7,16 +7,16 @@
 //!
 //! ```text
 //! control memory (read-write in the program)           receive memory (read-only in the program)
-//!   Header     layout, policy, host state, doorbells     one ring per object index:
+//!   Header     layout, policy, host state, kicks         one ring per object index:
 //!   SlotCell   a sleeping thread and its flag               a flow's bytes (it is smoltcp's buffer)
-//!   EpollCell  who sleeps on it, which objects are ready    a listener's accept queue (object indices)
+//!   EpollCell  who sleeps on it, which objects are ready    a listener's accept queues (object indices)
 //!   ProcCell   a process: which objects it holds
 //!   ObjectCell a listener or a flow
 //!   transmit rings, one per object index
 //! ```
 //!
 //! *Program to host*: write the wish into the cell, then ring the object's doorbell (a bit in a two-level
-//! bitmap, [`bitmap`]); the host looks at the whole cell whenever the bell rang. *Host to program*:
+//! bitmap, [`bitmap`], one an lcore) at the lcore that the object belongs to by its index ([`layout::Layout::lcore_of`]); the host looks at the whole cell whenever the bell rang. *Host to program*:
 //! write positions and flags into the cell, raise [`cell::HostLine::edge`], set the object's bit in the ready map of every
 //! epoll that watches it, and wake the slots that sleep ([`crate::readiness`]).
 //!
@@ -43,6 +43,7 @@ pub mod message;
 pub mod model;
 pub mod owner;
 pub mod policy;
+pub mod ring;
 pub mod sync;
 
 #[cfg(loom)]
@@ -53,7 +54,7 @@ pub use model as map;
 mod loom_rings;
 
 /// Raised with every change of a cell, an offset or a message. Hand-shakes with another number fail.
-pub const ABI: u32 = 5;
+pub const ABI: u32 = 6;
 
 /// First word of the header and of each message: "KNET".
 pub const MAGIC: u32 = 0x4b4e_4554;

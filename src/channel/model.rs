@@ -3,7 +3,7 @@
 //! Takes the place of the real mapping when the protocols are model-checked.
 
 use super::bitmap::Bitmap;
-use super::cell::{EpollCell, Header, Item, KickLine, LcoreLine, ObjectCell, SlotCell, SpillItem};
+use super::cell::{EpollCell, Header, Item, KickLine, ObjectCell, SlotCell, SpillItem};
 use super::policy::PolicyPage;
 use super::sync::{AtomicU32, AtomicU64};
 
@@ -37,7 +37,8 @@ impl Control {
                 large_ring_bytes: zero(),
                 host_pid: zero(),
                 host_state: zero(),
-                lcore: LcoreLine::default(),
+                lcores: zero(),
+                lcores_asleep: Default::default(),
                 kicks: KickLine::default(),
                 policy: PolicyPage::default(),
                 spill: core::array::from_fn(|_| SpillItem {
@@ -78,9 +79,15 @@ impl Control {
         self.objects.get(index as usize)
     }
 
+    /// The lcore that an object belongs to: there is one.
+    #[must_use]
+    pub const fn lcore_of(&self, _object: u32) -> u32 {
+        0
+    }
+
     /// The doorbells, one an object.
     #[must_use]
-    pub fn doorbells(&self) -> Option<Bitmap<'_>> {
+    pub fn doorbells(&self, _lcore: u32) -> Option<Bitmap<'_>> {
         Bitmap::new(&self.doorbells, 1)
     }
 

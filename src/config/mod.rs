@@ -18,6 +18,7 @@ mod error;
 mod file;
 mod hash;
 pub mod key;
+mod lcores;
 mod nearest;
 pub mod parse;
 pub mod payload;
@@ -39,6 +40,7 @@ pub use address::{Route, is_inside, mask};
 pub use error::{Fault, Faults, LINE_FAULTS_MAX, Position, Remark};
 pub use file::{DEFAULT_PATH, FILE_BYTES_MAX, read, read_descriptor};
 pub use hash::config_hash;
+pub use lcores::LCORES_MAX;
 pub use policy::Policy;
 pub use port::{Bdf, PortChoice, Vdev, VdevArgs};
 pub use settings::{

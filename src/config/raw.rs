@@ -98,7 +98,7 @@ section! { HwOffload "hw_offload" "What the port does for us, where it can." {
 
 section! { ProtoStack "proto_stack" "The TCP/IP stack." {
     max_mbuf: i64 = Key::knet("max_mbuf", whole(8_192, 1_073_741_823), "20480", "Packet buffers of the port; at least max_worker_num * (tx_cache_size + rx_cache_size) + 2048.");
-    max_worker_num: i64 = Key::knet("max_worker_num", whole(1, 32), "1", "Data-plane threads; core_list_global decides when it is given.").not_served("one thread serves");
+    max_worker_num: i64 = Key::knet("max_worker_num", whole(1, 32), "1", "Data-plane threads; core_list_global decides: one for each CPU that it names, else one.");
     max_route: i64 = Key::knet("max_route", whole(1, 100_000), "1024", "Static routes at most.");
     max_arp: i64 = Key::knet("max_arp", whole(8, 8_192), "1024", "Neighbours at most.");
     max_tcpcb: i64 = Key::knet("max_tcpcb", whole(32, 1_000_000), "4096", "TCP connections at most.");
@@ -124,7 +124,7 @@ section! { ProtoStack "proto_stack" "The TCP/IP stack." {
 } }
 
 section! { Dpdk "dpdk" "DPDK: cores, queues and EAL arguments." {
-    core_list_global: String = Key::knet("core_list_global", Kind::Text(CPUS), "\"\"", "CPUs of the data plane; empty: chosen at run time (the highest CPU of the cpuset outside the program's mask, else the highest one, shared). Not read with cothread_enable 1.");
+    core_list_global: String = Key::knet("core_list_global", Kind::Text(CPUS), "\"\"", "CPUs of the data plane, an lcore on each, 8 at most; empty: one, chosen at run time (the highest CPU of the cpuset outside the program's mask, else the highest one, shared). Not read with cothread_enable 1.");
     queue_num: i64 = Key::knet("queue_num", whole(1, 64), "1", "K-NET: queues in all.").without_meaning("each data-plane thread has one queue pair");
     tx_cache_size: i64 = Key::knet("tx_cache_size", whole(256, 16_384), "256", "Transmit descriptors of a queue.");
     rx_cache_size: i64 = Key::knet("rx_cache_size", whole(256, 16_384), "256", "Receive descriptors of a queue.");

@@ -239,7 +239,7 @@ fn ring(default: u32, max: u32) -> u32 {
 /// `dpdk`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dpdk {
-    /// `core_list_global`; None: chosen at run time.
+    /// `core_list_global`, an lcore for each; None: one, whose CPU is chosen at run time.
     pub cores: Option<Vec<CpuId>>,
     /// Data-plane threads: as many as `cores`, else `max_worker_num`.
     pub workers: u32,

@@ -576,6 +576,20 @@ fn rules_across_keys() {
         r#""dpdk": {"core_list_global": "3,1"}, "proto_stack": {"max_worker_num": 1}"#,
     ));
     assert_eq!((config.dpdk.workers, config.remarks.len()), (2, 1));
+    assert_eq!(config.lcores(), 2);
+}
+
+#[test]
+fn each_cpu_that_is_named_has_an_lcore() {
+    let lcores = |sections: &str| good(&with(sections)).lcores();
+    assert_eq!(lcores(""), 1);
+    assert_eq!(lcores(r#""dpdk": {"core_list_global": "2"}"#), 1);
+    assert_eq!(lcores(r#""dpdk": {"core_list_global": "1-4"}"#), 4);
+    assert_eq!(lcores(r#""dpdk": {"core_list_global": "1-9"}"#), 8);
+    assert_eq!(
+        lcores(r#""dpdk": {"core_list_global": "1-4"}, "common": {"progress": "inline"}"#),
+        1
+    );
 }
 
 #[test]
@@ -586,7 +600,7 @@ fn what_is_not_served_is_remarked_on() {
         (
             "proto_stack",
             r#""max_worker_num": 2"#,
-            "not served by this version",
+            "has no effect without core_list_global",
         ),
     ] {
         let remarks = good(&with(&format!(r#""{section}": {{{key}}}"#))).remarks;

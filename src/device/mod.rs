@@ -15,6 +15,8 @@ pub mod pcap;
 pub mod plugin;
 pub mod plugin_abi;
 pub mod port_counters;
+pub mod rss;
+pub mod shared_queue;
 mod tx_batch;
 pub mod unix;
 
@@ -74,6 +76,11 @@ pub struct Capabilities {
     /// A received frame may legally carry a partial checksum: its peer is a kernel on this machine (veth with offloads
     /// on).
     pub trust_checksum: bool,
+    /// Queue pairs that it was opened with.
+    pub queues: usize,
+    /// The port spreads received flows by the key that it was given, over a table of so many entries; 0 = it does not, or not so
+    /// that it could be foretold.
+    pub rss_entries: u32,
     /// One line for people: driver and name.
     pub description: String,
 }

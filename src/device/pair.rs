@@ -46,6 +46,7 @@ pub fn pair(faults_a: FaultConfig, faults_b: FaultConfig, mtu: usize) -> (PairDe
     let end = |name: &str, last: u8| Capabilities {
         mac: [0x02, 0, 0, 0, 0, last],
         mtu,
+        queues: 1,
         description: format!("knet_pair end {name}"),
         ..Capabilities::default()
     };

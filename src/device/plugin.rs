@@ -198,6 +198,7 @@ impl PluginDevice {
             mac: config.mac.unwrap_or_default(),
             mac_set: u8::from(config.mac.is_some()),
             own_process: u8::from(config.own_process),
+            rss_key: config.rss_key,
         };
         let mut facts = PortFacts::EMPTY;
         let mut text = ErrorText::EMPTY;
@@ -243,6 +244,8 @@ fn capabilities(facts: &PortFacts) -> Capabilities {
             0
         },
         trust_checksum: has(TRUST_CHECKSUM),
+        queues: facts.queues as usize,
+        rss_entries: u32::from(facts.rss_entries),
         description: until_nul(&facts.description),
     }
 }

@@ -128,7 +128,7 @@ pub struct StartArgs {
     pub mtu: u32,
     /// The port's EAL name: a BDF, or a vdev's name up to the comma.
     pub port_name: *const c_char,
-    /// Queue pairs.
+    /// Queue pairs; a port that has fewer is opened with one.
     pub queues: u32,
     /// Receive descriptors a queue.
     pub rx_ring_entries: u32,
@@ -150,7 +150,12 @@ pub struct StartArgs {
     pub mac_set: u8,
     /// 1 = nobody else prints in this process, so that what DPDK's libraries print may be caught.
     pub own_process: u8,
+    /// The key by which received flows are spread over several queues; a port takes as much of it as it uses.
+    pub rss_key: [u8; RSS_KEY_BYTES],
 }
+
+/// Bytes of a key for receive-side scaling.
+pub const RSS_KEY_BYTES: usize = 52;
 
 /// What the started port is.
 #[repr(C)]
@@ -166,8 +171,9 @@ pub struct PortFacts {
     pub tso_bytes: u32,
     /// The port's MAC address.
     pub mac: [u8; 6],
-    /// Zero.
-    pub reserved: [u8; 2],
+    /// Entries of the table by which the port spreads flows over its queues, entry `i` to queue `i % queues`; 0 = it does not, or
+    /// not by our key.
+    pub rss_entries: u16,
     /// Driver and name for people, ends with NUL.
     pub description: [u8; 128],
 }
@@ -180,7 +186,7 @@ impl PortFacts {
         offloads: 0,
         tso_bytes: 0,
         mac: [0; 6],
-        reserved: [0; 2],
+        rss_entries: 0,
         description: [0; 128],
     };
 }

@@ -45,6 +45,7 @@ impl UnixDevice {
             capabilities: Capabilities {
                 mac,
                 mtu,
+                queues: 1,
                 description: format!("knet_unix {path}"),
                 ..Capabilities::default()
             },

@@ -99,16 +99,41 @@ fn entropy_q16(histogram: &[u32; 256]) -> u64 {
 
 /// log2 with 16 binary places, rounded down; 0 for 0. `cuda/stats.cuh` has the same steps.
 fn log2_q16(value: u32) -> u32 {
+    let known = LOG2_Q16.get(value as usize);
+    known.copied().unwrap_or_else(|| steps_to_log2_q16(value))
+}
+
+/// Most counts of a packet are small.
+static LOG2_Q16: [u32; 512] = {
+    let mut table = [0; 512];
+    let mut value = 0;
+    while value < 512 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::indexing_slicing,
+            reason = "below 512, and at compile time"
+        )]
+        {
+            table[value] = steps_to_log2_q16(value as u32);
+        }
+        value += 1;
+    }
+    table
+};
+
+const fn steps_to_log2_q16(value: u32) -> u32 {
     let Some(whole) = value.checked_ilog2() else {
         return 0;
     };
-    let mut rest = u64::from(value) << (31 - whole);
+    let mut rest = (value as u64) << (31 - whole);
     let mut result = whole;
-    for _ in 0..16 {
+    let mut place = 0;
+    while place < 16 {
         rest = (rest * rest) >> 31;
-        let bit = u32::from(rest >> 32 != 0);
+        let bit = if rest >> 32 != 0 { 1 } else { 0 };
         rest >>= bit;
         result = result << 1 | bit;
+        place += 1;
     }
     result
 }
@@ -155,5 +180,7 @@ mod tests {
         assert!(bits.abs_diff(14 << 16) < 14, "{bits}");
         assert_eq!(entropy_q16(&[0; 256]), 0);
         assert_eq!(log2_q16(10), 217_705); // 3.32192809
+        assert_eq!(log2_q16(512), 9 << 16);
+        assert_eq!((log2_q16(0), log2_q16(1)), (0, 0));
     }
 }

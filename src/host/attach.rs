@@ -69,7 +69,8 @@ impl Server {
             .map_err(|errno| no_room(format!("peer credentials: {errno}")))?
             .uid
             .as_raw();
-        let mut family = Family::create(owner, user, config, program).map_err(no_room)?;
+        let mut family =
+            Family::create(owner, user, config, self.lcores.count(), program).map_err(no_room)?;
         let cell = family
             .admit(message.b)
             .map_err(|errno| no_room(format!("no process cell: {errno}")))?;
@@ -89,11 +90,8 @@ impl Server {
         };
         client.same_namespace = client.process == Some(message.b);
         let process = client.process;
-        let descriptors = [
-            family.segments.control_fd().as_fd(),
-            family.receive.as_fd(),
-            self.mailbox.bell().as_fd(),
-        ];
+        let mut descriptors = vec![family.segments.control_fd().as_fd(), family.receive.as_fd()];
+        descriptors.extend(self.lcores.bells());
         if let Err(errno) = socket::send(client.socket.as_fd(), &welcome, &descriptors) {
             client.standing = Standing::New;
             crate::warn!("program={program} event=welcome_failed errno={errno}");
@@ -105,8 +103,8 @@ impl Server {
             message.b
         );
         if self.running.is_some() {
-            family.introduce(&self.mailbox);
-            self.mailbox.post(Mail::Process { owner, cell });
+            family.introduce(&self.lcores);
+            self.lcores.say(|| Mail::Process { owner, cell });
             self.neighbour(process);
         }
         self.note_user(process);
@@ -203,6 +201,17 @@ impl Server {
             crate::info!("config={} remark=\"{remark}\"", config.file);
         }
         self.life.set_times(config.linger, config.linger_max);
+        let lcores = if self.inside.is_some() {
+            1
+        } else {
+            config.lcores()
+        };
+        if let Err(errno) = self.lcores.grow(lcores) {
+            crate::error!(
+                "lcores={} wanted={lcores} event=not_made errno={errno}",
+                self.lcores.count()
+            );
+        }
         self.config = Some(config);
     }
 

@@ -1,7 +1,7 @@
 //! How a host ends, and what its programs see of it.
 
-use super::clients::{Client, Standing, source};
-use super::server::{Server, timespec};
+use super::clients::{Client, Standing};
+use super::server::Server;
 use crate::errno::Result;
 use crate::ffi::end_signals::{self, EndSignals};
 use crate::lcore::Mail;
@@ -20,8 +20,8 @@ impl Server {
             };
             core::mem::forget(socket);
             if let Standing::Attached { owner, cell, pid } = standing {
-                self.mailbox.post(Mail::ProcessGone { owner, cell, pid });
-                self.mailbox.post(Mail::Detach { owner });
+                self.lcores.say(|| Mail::ProcessGone { owner, cell, pid });
+                self.lcores.say(|| Mail::Detach { owner });
             }
         }
     }
@@ -47,7 +47,7 @@ impl Server {
                 if again {
                     // Whoever asks twice does not want to wait for peers that do not answer.
                     for family in self.families.iter_mut().flatten() {
-                        family.abandon(&self.mailbox);
+                        family.abandon(&self.lcores);
                     }
                 }
             }
@@ -65,7 +65,7 @@ impl Server {
                 && let Some(family) = slot.take()
             {
                 family.die();
-                self.mailbox.post(Mail::Desert { owner });
+                self.lcores.say(|| Mail::Desert { owner });
             }
             self.clients.remove(place);
         }
@@ -104,11 +104,9 @@ impl Server {
                 }
                 return;
             }
-            self.mailbox.post(Mail::Stop);
-            let mut sources = [source(running.end())];
-            let limit = timespec(STOP_WAIT);
-            if rustix::event::poll(&mut sources, Some(&limit)) == Ok(0) {
-                crate::error!("lcore=0 event=does_not_stop");
+            self.lcores.say(|| Mail::Stop);
+            if !running.wait(STOP_WAIT) {
+                crate::error!("event=lcore_does_not_stop");
                 // The port must stay mapped under a thread that still uses it.
                 core::mem::forget(running);
             }
@@ -116,5 +114,5 @@ impl Server {
     }
 }
 
-/// How long the lcore may take for its last turn.
+/// How long the lcores may take for its last turn.
 const STOP_WAIT: core::time::Duration = core::time::Duration::from_secs(1);

@@ -11,10 +11,11 @@ use crate::channel::sync::Ordering;
 use crate::config::Config;
 use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
-use crate::lcore::{Mail, Mailbox, Segments};
+use crate::lcore::{Mail, Segments};
 use crate::stack::Owner;
 use crate::time::Instant;
 
+use super::lcores::Lcores;
 use super::policy;
 
 /// A family.
@@ -34,6 +35,8 @@ pub(super) struct Family {
     pub(super) left_at: Option<Instant>,
     /// Its flows were reset.
     pub(super) abandoned: bool,
+    /// So many lcores have nothing of it any more.
+    pub(super) ended: u32,
     /// Waiters that came before an lcore was there.
     waiters: Vec<(u32, OwnedFd)>,
     /// Heralds of epolls, for the processes that did not inherit them.
@@ -51,9 +54,10 @@ impl Family {
         owner: Owner,
         user: u32,
         config: &Config,
+        lcores: u32,
         program: &str,
     ) -> core::result::Result<Self, String> {
-        let layout = policy::layout(config);
+        let layout = policy::layout(config).with_lcores(lcores);
         let no_memory = |what: &str, errno: Errno| {
             let advice = if matches!(errno, Errno::PERM | Errno::ACCESS | Errno::NOSYS) {
                 "a host may not be started in these confines: use the service, common.mode 1"
@@ -83,6 +87,7 @@ impl Family {
             clients: 0,
             left_at: None,
             abandoned: false,
+            ended: 0,
             waiters: Vec::new(),
             heralds: Vec::new(),
             registry: None,
@@ -141,27 +146,28 @@ impl Family {
         eventfd.try_clone().ok()
     }
 
-    /// Tells the lcore of the family.
-    pub(super) fn introduce(&mut self, mailbox: &Mailbox) {
+    /// Tells the lcores of the family.
+    pub(super) fn introduce(&mut self, lcores: &Lcores) {
         let owner = self.owner;
-        mailbox.post(Mail::Attach {
+        lcores.say(|| Mail::Attach {
             owner,
             user: self.user,
             segments: Arc::clone(&self.segments),
         });
         for (slot, eventfd) in self.waiters.drain(..) {
-            mailbox.post(Mail::Waiter {
+            let eventfd = Arc::new(eventfd);
+            lcores.say(|| Mail::Waiter {
                 owner,
                 slot,
-                eventfd,
+                eventfd: Arc::clone(&eventfd),
             });
         }
     }
 
     /// Its flows have had their time: they are reset, once.
-    pub(super) fn abandon(&mut self, mailbox: &Mailbox) {
+    pub(super) fn abandon(&mut self, lcores: &Lcores) {
         if !core::mem::replace(&mut self.abandoned, true) {
-            mailbox.post(Mail::Abandon { owner: self.owner });
+            lcores.say(|| Mail::Abandon { owner: self.owner });
         }
     }
 

@@ -78,7 +78,7 @@ impl Server {
         client.heir = Heir::of(message.text, pid);
         self.clients.add(client);
         if self.running.is_some() {
-            self.mailbox.post(Mail::Process { owner, cell });
+            self.lcores.say(|| Mail::Process { owner, cell });
         }
     }
 
@@ -120,7 +120,7 @@ impl Server {
             core::mem::replace(&mut client.heir, Heir::Itself) == Heir::Passed
         });
         self.child(place, owner, cell, pid);
-        let mailbox = Arc::clone(&self.mailbox);
+        let mailboxes = self.lcores.mailboxes();
         let Some(family) = self.family(owner) else {
             return;
         };
@@ -135,11 +135,8 @@ impl Server {
             crate::warn!("process={pid} event=not_taken_over reason=\"no descriptor\"");
             return self.gone(place);
         };
-        let mut descriptors = vec![
-            segments.control_fd().as_fd(),
-            receive.as_fd(),
-            mailbox.bell().as_fd(),
-        ];
+        let mut descriptors = vec![segments.control_fd().as_fd(), receive.as_fd()];
+        descriptors.extend(mailboxes.iter().map(|mailbox| mailbox.bell().as_fd()));
         descriptors.extend(registry.as_ref().map(AsFd::as_fd));
         let welcome = Message::new(Kind::Welcome, cell, std::process::id());
         self.answer(place, &welcome, &descriptors);

@@ -1,5 +1,6 @@
-//! Starts the lcore thread over an open port, and tells when it has ended.
+//! Starts the lcore threads over an open port, and tells when one has ended.
 
+use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -8,43 +9,54 @@ use std::sync::mpsc;
 use rustix::pipe::PipeFlags;
 use rustix::rand::GetRandomFlags;
 
-use super::admin::PortFact;
-use super::open;
+use super::admin::{LcoreFact, PortFact};
+use super::clients::source;
+use super::lcores::Lcores;
+use super::open::{self, Spread};
 use super::port_lock::PortLock;
-use super::server::Inside;
-use crate::config::{Config, Idle};
-use crate::device::{Device, PortStats};
+use super::server::{Inside, timespec};
+use crate::channel::layout::LCORES_MAX;
+use crate::config::{self, Config, Idle};
+use crate::device::frame::LINK_HEADER_BYTES;
+use crate::device::rss::{KEY_BYTES, TABLE_ENTRIES};
+use crate::device::{Device, PortStats, QueuePair, shared_queue};
 use crate::ffi::descriptor;
 use crate::gpu::Pipeline;
 use crate::id::CpuId;
-use crate::lcore::{
-    self, IdleConfig, IdlePolicy, Lcore, LcoreConfig, LcoreStatus, Mailbox, Placement,
-};
+use crate::lcore::{self, IdleConfig, IdlePolicy, Lcore, LcoreConfig, Peers, Placement};
 use crate::stack::Stack;
+use crate::stack::steering::Steering;
 use crate::time;
 
-/// A running lcore.
+const _: () = assert!(config::LCORES_MAX == LCORES_MAX);
+
+/// The running lcores.
 pub(super) struct Running {
     /// Keeps the port open.
     device: Box<dyn Device>,
     _lock: PortLock,
-    /// Hangs up when the thread has ended.
-    end: OwnedFd,
-    placement: Placement,
+    /// Each hangs up when its thread has ended.
+    ends: Vec<OwnedFd>,
+    placements: Vec<Placement>,
 }
 
 impl core::fmt::Debug for Running {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         out.debug_struct("Running")
-            .field("placement", &self.placement)
+            .field("placements", &self.placements)
             .finish_non_exhaustive()
     }
 }
 
 impl Running {
-    /// A descriptor that hangs up when the lcore has ended.
-    pub(super) fn end(&self) -> BorrowedFd<'_> {
-        self.end.as_fd()
+    /// Descriptors, each of which hangs up when an lcore has ended.
+    pub(super) fn ends(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.ends.iter().map(AsFd::as_fd)
+    }
+
+    /// Waits until all have ended, no more than `limit` for each; false = one has not.
+    pub(super) fn wait(&self, limit: Duration) -> bool {
+        wait(&self.ends, limit)
     }
 
     /// What the port counts.
@@ -55,21 +67,31 @@ impl Running {
     /// What a report says of it.
     pub(super) fn fact(&self) -> PortFact {
         let port = self.device.capabilities();
+        let lcores = self.placements.iter().map(|place| LcoreFact {
+            cpu: place.cpu.0,
+            shared: place.shared,
+        });
         PortFact {
             device: port.description.clone(),
             up: self.device.link_up(),
             mtu: port.mtu,
             mac: port.mac,
             stats: self.device.stats(),
-            cpu: self.placement.cpu.0,
-            shared: self.placement.shared,
+            lcores: lcores.collect(),
         }
     }
 
-    /// The CPU of the lcore.
-    pub(super) const fn cpu(&self) -> CpuId {
-        self.placement.cpu
+    /// The CPUs of the lcores.
+    pub(super) fn cpus(&self) -> impl Iterator<Item = CpuId> {
+        self.placements.iter().map(|place| place.cpu)
     }
+}
+
+fn wait(ends: &[OwnedFd], limit: Duration) -> bool {
+    ends.iter().all(|end| {
+        let mut sources = [source(end.as_fd())];
+        rustix::event::poll(&mut sources, Some(&timespec(limit))) != Ok(0)
+    })
 }
 
 /// What is to be started.
@@ -82,104 +104,190 @@ pub(super) struct Wanted<'a> {
     pub(super) inside: Option<&'a Inside>,
 }
 
-/// Takes and opens the port, and starts an lcore on it, or hands the lcore to those who drive it.
+/// Takes and opens the port, and starts the lcores on it, or hands the only one to those who drive it.
 ///
 /// # Errors
 /// One line for the operator.
-pub(super) fn start(
-    asked: &Wanted<'_>,
-    mailbox: &Arc<Mailbox>,
-    status: &Arc<LcoreStatus>,
-) -> Result<Running, String> {
+pub(super) fn start(asked: &Wanted<'_>, lcores: &Lcores) -> Result<Running, String> {
     let config = asked.config;
-    let wanted = config
-        .dpdk
-        .cores
-        .as_ref()
-        .and_then(|cores| cores.first())
-        .copied();
-    if config.dpdk.workers > 1 {
-        crate::warn!(
-            "dpdk workers={} lcores=1 reason=\"one lcore serves in this version\"",
-            config.dpdk.workers
-        );
-    }
+    let cores = config.dpdk.cores.as_deref().unwrap_or_default();
     let lock = PortLock::take(&config.port, asked.private)?;
     let cpu = match asked.inside {
         // EAL wants one of those that it may use; its number means nothing else here.
         Some(_) => lcore::cpus_of(None).first().copied().unwrap_or(0),
-        None => wanted.map_or(0, |cpu| cpu.0),
+        None => cores.first().map_or(0, |cpu| cpu.0),
     };
-    let mut device = open::device(config, cpu, asked.inside.map(|inside| &inside.plugin))?;
-    let mut secret = [0; 16];
-    let got = rustix::rand::getrandom(&mut secret, GetRandomFlags::empty());
-    if got != Ok(secret.len()) {
-        return Err("no random numbers for sequence numbers and ports".to_owned());
-    }
-    let stack = Stack::new(open::stack(config, device.as_ref(), secret));
-    let pipeline = match &config.gpu {
-        Some(gpu) if asked.inside.is_some() => Pipeline::load(&gpu.inside_a_program())?,
-        Some(gpu) => Pipeline::load(gpu)?,
-        None => Pipeline::default(),
+    let spread = Spread {
+        lcores: lcores.count() as usize,
+        key: random()?,
     };
-    let (rx, tx) = device
-        .queue_pair(0)
-        .map_err(|errno| format!("port {}: no queue pair: {errno}", config.port))?;
-    let (end, alive) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)
-        .map(|(end, alive)| (descriptor::settle(end), descriptor::settle(alive)))
-        .map_err(|errno| format!("no descriptor for the lcore: {errno}"))?;
-    let made = LcoreConfig {
-        stack,
-        rx,
-        tx,
-        mailbox: Arc::clone(mailbox),
-        status: Arc::clone(status),
-        pipeline,
-        idle: IdleConfig {
-            policy: match config.run.idle {
-                Idle::Spin => IdlePolicy::Spin,
-                Idle::Adaptive => IdlePolicy::Adaptive,
-            },
-            spin: config.run.spin,
-        },
-        shares_cpu: asked.inside.is_none(),
-        somaxconn: somaxconn(),
-        now: time::monotonic(),
+    let plugin = asked.inside.map(|inside| &inside.plugin);
+    let mut device = open::device(config, cpu, plugin, &spread)?;
+    let made = make(asked, lcores, &spread, device.as_mut())?;
+    let mut running = Running {
+        device,
+        _lock: lock,
+        ends: Vec::new(),
+        placements: Vec::new(),
     };
-    let placement = match asked.inside {
-        Some(inside) => {
-            (inside.hand_over)(Lcore::new(made), alive, config)
-                .map_err(|errno| format!("nobody can drive the loop: {errno}"))?;
-            Placement {
-                cpu: CpuId(cpu),
-                shared: true,
+    let mut program = asked.program.to_vec();
+    for (number, made) in made.into_iter().enumerate() {
+        let (end, alive) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)
+            .map(|(end, alive)| (descriptor::settle(end), descriptor::settle(alive)))
+            .map_err(|errno| format!("no descriptor for the lcore: {errno}"))?;
+        let placement = match asked.inside {
+            Some(inside) => (inside.hand_over)(Lcore::new(made), alive, config)
+                .map(|()| Placement {
+                    cpu: CpuId(cpu),
+                    shared: true,
+                })
+                .map_err(|errno| format!("nobody can drive the loop: {errno}")),
+            None => own_thread(made, number, alive, cores.get(number).copied(), &program),
+        };
+        match placement {
+            Ok(placement) => {
+                running.ends.push(end);
+                running.placements.push(placement);
+                program.push(placement.cpu.0);
+            }
+            Err(line) => {
+                stop(running, lcores);
+                return Err(line);
             }
         }
-        None => own_thread(made, alive, wanted, asked.program)?,
-    };
-    let mode = if asked.inside.is_some() {
+    }
+    let progress = if asked.inside.is_some() {
         "inline"
     } else {
         "dedicated"
     };
+    let port = running.device.capabilities();
+    for (lcore, place) in running.placements.iter().enumerate() {
+        crate::info!(
+            "port={} device=\"{}\" progress={progress} lcore={lcore} cpu={} shared={}",
+            config.port,
+            port.description,
+            place.cpu.0,
+            place.shared
+        );
+    }
+    Ok(running)
+}
+
+/// Some of several lcores run already, and the others cannot.
+fn stop(running: Running, lcores: &Lcores) {
+    lcores.say(|| lcore::Mail::Stop);
+    if !running.wait(STOP_WAIT) {
+        // The port must stay mapped under a thread that still uses it.
+        core::mem::forget(running);
+    }
+}
+
+/// How long an lcore may take for its last turn.
+const STOP_WAIT: Duration = Duration::from_secs(1);
+
+fn random<const BYTES: usize>() -> Result<[u8; BYTES], String> {
+    let mut bytes = [0; BYTES];
+    let got = rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty());
+    if got == Ok(BYTES) {
+        Ok(bytes)
+    } else {
+        Err("no random numbers for sequence numbers and ports".to_owned())
+    }
+}
+
+/// Everything that the lcores are made of.
+fn make(
+    asked: &Wanted<'_>,
+    lcores: &Lcores,
+    spread: &Spread,
+    device: &mut dyn Device,
+) -> Result<Vec<LcoreConfig>, String> {
+    let config = asked.config;
+    let secret = random()?;
+    let mut pairs = queue_pairs(config, device, spread.lcores)?.into_iter();
+    let mut peers = Vec::new();
+    if spread.lcores > 1 {
+        peers = join(lcores, &spread.key, device);
+    }
+    let mut peers = peers.into_iter();
+    let somaxconn = somaxconn();
+    let mut made = Vec::new();
+    for seat in lcores.iter() {
+        let stack = Stack::new(open::stack(config, device, secret));
+        let pipeline = match &config.gpu {
+            Some(gpu) if asked.inside.is_some() => Pipeline::load(&gpu.inside_a_program())?,
+            Some(gpu) => Pipeline::load(gpu)?,
+            None => Pipeline::default(),
+        };
+        let (rx, tx) = pairs
+            .next()
+            .ok_or_else(|| format!("port {}: no queue pair", config.port))?;
+        made.push(LcoreConfig {
+            stack,
+            rx,
+            tx,
+            mailbox: Arc::clone(&seat.mailbox),
+            status: Arc::clone(&seat.status),
+            pipeline,
+            idle: IdleConfig {
+                policy: match config.run.idle {
+                    Idle::Spin => IdlePolicy::Spin,
+                    Idle::Adaptive => IdlePolicy::Adaptive,
+                },
+                spin: config.run.spin,
+            },
+            shares_cpu: asked.inside.is_none(),
+            somaxconn,
+            peers: peers.next(),
+            now: time::monotonic(),
+        });
+    }
+    Ok(made)
+}
+
+/// A queue pair for each lcore: the port's own where it has so many, else parts of its only one.
+fn queue_pairs(
+    config: &Config,
+    device: &mut dyn Device,
+    lcores: usize,
+) -> Result<Vec<QueuePair>, String> {
+    let none = |errno| format!("port {}: no queue pair: {errno}", config.port);
+    let has = device.capabilities().queues;
+    if has >= lcores {
+        return (0..lcores)
+            .map(|queue| device.queue_pair(queue).map_err(none))
+            .collect();
+    }
     crate::info!(
-        "port={} device=\"{}\" progress={mode} cpu={} shared={}",
-        config.port,
-        device.capabilities().description,
-        placement.cpu.0,
-        placement.shared
+        "port={} queues={has} lcores={lcores} event=shared reason=\"the first lcore receives and passes on\"",
+        config.port
     );
-    Ok(Running {
-        device,
-        _lock: lock,
-        end,
-        placement,
-    })
+    let pair = device.queue_pair(0).map_err(none)?;
+    shared_queue::share(pair, lcores, frame_bytes(device)).map_err(none)
+}
+
+/// The longest frame that is sent or, unless the port merges, received.
+fn frame_bytes(device: &dyn Device) -> usize {
+    let port = device.capabilities();
+    (port.mtu + LINK_HEADER_BYTES).max(port.tso_bytes)
+}
+
+fn join(lcores: &Lcores, key: &[u8; KEY_BYTES], device: &dyn Device) -> Vec<Peers> {
+    let port = device.capabilities();
+    let entries = match port.rss_entries {
+        0 => TABLE_ENTRIES,
+        entries => entries,
+    };
+    let steering = Arc::new(Steering::new(key, entries, lcores.count()));
+    let frame_bytes = port.mtu + LINK_HEADER_BYTES;
+    Peers::join(&lcores.mailboxes(), &steering, frame_bytes)
 }
 
 /// Starts the thread that drives `made` on a CPU of its own.
 fn own_thread(
     made: LcoreConfig,
+    number: usize,
     alive: OwnedFd,
     wanted: Option<CpuId>,
     program: &[u32],
@@ -187,7 +295,7 @@ fn own_thread(
     let (placed, placement) = mpsc::sync_channel(1);
     let program = program.to_vec();
     std::thread::Builder::new()
-        .name("knet-lcore-0".to_owned())
+        .name(format!("knet-lcore-{number}"))
         .spawn(move || {
             let _alive = alive;
             let place = lcore::place(wanted, &program);
@@ -212,11 +320,14 @@ fn own_thread(
         })
 }
 
-/// The body of the lcore thread: one of the three places where a panic is caught.
+/// The body of an lcore thread: one of the three places where a panic is caught.
 fn run(config: LcoreConfig) {
     let mut lcore = Lcore::new(config);
     if catch_unwind(AssertUnwindSafe(|| lcore.run())).is_err() {
-        crate::error!("lcore=0 event=panic action=\"every connection is lost, the host ends\"");
+        crate::error!(
+            "lcore={} event=panic action=\"every connection is lost, the host ends\"",
+            lcore.number()
+        );
     }
     lcore.die();
 }
@@ -242,10 +353,9 @@ mod tests {
     use crate::device::pair::pair;
     use crate::device::{RxFrame, RxQueue};
     use crate::lcore::tests::stack_config;
-    use crate::lcore::{Mail, Segments};
+    use crate::lcore::{Mail, Mailbox, Segments};
     use crate::stack::Owner;
     use crate::time::Instant;
-    use core::time::Duration;
 
     /// A driver with a bug that shows at its third burst.
     struct Broken(u32);
@@ -284,6 +394,7 @@ mod tests {
             },
             shares_cpu: true,
             somaxconn: 1,
+            peers: None,
             now: time::monotonic(),
         });
         let state = &segments.control.header().host_state;

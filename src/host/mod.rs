@@ -3,7 +3,7 @@
 //! Owns the listening and control sockets, the families' memory until their end, the policy page, the open
 //! port and the life cycle. May use `lcore`, `stack`, `device`, `channel`, `config`, `preflight`, `rendezvous`, `telemetry`
 //! and `base`. Runs on the control thread, the first of the process, which may block and allocate; it speaks with
-//! the lcore through its mailbox only. Invariant: whatever a client sends, sends too late or never sends, the other
+//! the lcores through their mailboxes only. Invariant: whatever a client sends, sends too late or never sends, the other
 //! clients and the lcore go on.
 
 mod admin;
@@ -15,6 +15,7 @@ mod fault;
 mod group;
 mod heirs;
 mod launch;
+mod lcores;
 mod life;
 mod open;
 mod policy;

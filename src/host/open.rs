@@ -7,11 +7,21 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::config::{Buffers, Config, PortChoice, Vdev, VdevArgs};
 use crate::device::plugin::{PluginConfig, PluginDevice, PortSelector, vdev_for_netdev};
+use crate::device::rss::KEY_BYTES;
 use crate::device::{Device, open_builtin};
 use crate::errno::Errno;
 use crate::preflight::install::Places;
 use crate::preflight::{self, Machine, Severity};
 use crate::stack::{Interface4, Route4, StackConfig};
+
+/// How received flows are spread.
+#[derive(Clone, Debug)]
+pub(super) struct Spread {
+    /// Lcores, each of which takes a queue pair where the port has so many.
+    pub(super) lcores: usize,
+    /// The key of the hash by which they are spread.
+    pub(super) key: [u8; KEY_BYTES],
+}
 
 /// Opens the port of `config`; `cpu` is what EAL calls its lcore 0. `inside` a program the plug-in does not lie beside the
 /// running binary, and others print as well.
@@ -22,6 +32,7 @@ pub(super) fn device(
     config: &Config,
     cpu: u32,
     inside: Option<&Option<PathBuf>>,
+    spread: &Spread,
 ) -> Result<Box<dyn Device>, String> {
     let mtu = usize::from(config.network.mtu);
     match &config.port {
@@ -30,11 +41,23 @@ pub(super) fn device(
         PortChoice::Vdev(Vdev::Eal(text)) => {
             check_machine(config)?;
             clear_dead_socket(text);
-            plugin(PortSelector::Vdev(text.clone()), config, cpu, inside)
+            plugin(
+                PortSelector::Vdev(text.clone()),
+                config,
+                cpu,
+                inside,
+                spread,
+            )
         }
         PortChoice::Bdf(bdf) => {
             check_machine(config)?;
-            plugin(PortSelector::Bdf(bdf.to_string()), config, cpu, inside)
+            plugin(
+                PortSelector::Bdf(bdf.to_string()),
+                config,
+                cpu,
+                inside,
+                spread,
+            )
         }
         PortChoice::Netdev(name) => {
             check_machine(config)?;
@@ -43,6 +66,7 @@ pub(super) fn device(
                 config,
                 cpu,
                 inside,
+                spread,
             )
         }
     }
@@ -125,6 +149,7 @@ fn plugin(
     config: &Config,
     cpu: u32,
     inside: Option<&Option<PathBuf>>,
+    spread: &Spread,
 ) -> Result<Box<dyn Device>, String> {
     let dpdk = &config.dpdk;
     let megabytes = |list: &Option<Vec<u32>>| {
@@ -135,6 +160,8 @@ fn plugin(
     };
     let mut wanted = PluginConfig::new(port, format!("knet-{}", std::process::id()));
     wanted.mtu = usize::from(config.network.mtu);
+    wanted.queues = spread.lcores;
+    wanted.rss_key = spread.key;
     wanted.rx_ring_entries = rx_entries(&wanted.port, u32::from(dpdk.rx_descriptors));
     wanted.tx_ring_entries = u32::from(dpdk.tx_descriptors);
     wanted.pool_mbufs = dpdk.mbufs;

@@ -1,4 +1,4 @@
-//! The open port and the lcore behind it, as the control thread looks after them.
+//! The open port and the lcores behind it, as the control thread looks after them.
 
 use std::sync::Arc;
 
@@ -10,7 +10,6 @@ use super::server::Server;
 use super::watch::{News, PortWatch};
 use super::{open, policy};
 use crate::errno::Errno;
-use crate::ffi::end_signals;
 use crate::lcore::{self, Mail};
 use crate::time::{self, Instant};
 
@@ -38,25 +37,26 @@ impl Server {
             program: &program,
             inside: self.inside.as_ref(),
         };
-        let running = launch::start(&wanted, &self.mailbox, &self.status)
-            .map_err(|text| Fault::new(text, Errno::NODEV))?;
+        let running =
+            launch::start(&wanted, &self.lcores).map_err(|text| Fault::new(text, Errno::NODEV))?;
         self.running = Some(running);
         if !self.private {
             let share = policy::share(config, open::memory_available(config));
-            self.mailbox.post(Mail::Share { share });
+            let share = share.part(self.lcores.count());
+            self.lcores.say(|| Mail::Share { share });
         }
         self.watch = config
             .port
             .interface()
             .and_then(|name| PortWatch::new(name, time::monotonic()));
-        let asker = Asker::new(Arc::clone(&self.desk), Arc::clone(&self.mailbox));
+        let asker = Asker::new(Arc::clone(&self.desk), self.lcores.mailboxes());
         self.telemetry = Telemetry::start(config, &asker);
         for family in self.families.iter_mut().flatten() {
-            family.introduce(&self.mailbox);
+            family.introduce(&self.lcores);
         }
         for client in self.clients.iter() {
             if let Standing::Attached { owner, cell, .. } = client.standing {
-                self.mailbox.post(Mail::Process { owner, cell });
+                self.lcores.say(|| Mail::Process { owner, cell });
             }
         }
         Ok(())
@@ -68,8 +68,11 @@ impl Server {
             return;
         };
         let cpus = process.map(|process| lcore::cpus_of(Some(process)));
-        if cpus.is_some_and(|cpus| cpus.contains(&running.cpu().0)) {
-            self.mailbox.post(Mail::Neighbour);
+        let cpus = cpus.unwrap_or_default();
+        for (seat, cpu) in self.lcores.iter().zip(running.cpus()) {
+            if cpus.contains(&cpu.0) {
+                seat.mailbox.post(Mail::Neighbour);
+            }
         }
     }
 
@@ -93,7 +96,7 @@ impl Server {
                 }
                 News::Mtu(mtu) => {
                     crate::warn!("port={before} event=mtu mtu={mtu}");
-                    self.mailbox.post(Mail::Mtu { mtu });
+                    self.lcores.say(|| Mail::Mtu { mtu });
                 }
                 News::Renamed(name) => crate::warn!("port={before} event=renamed name={name}"),
                 News::Up(up) => crate::warn!("port={before} event=link up={up}"),
@@ -109,11 +112,7 @@ impl Server {
             return None;
         }
         if now >= self.look {
-            let writing = self.status.held_up();
-            if let Some((_, thread)) = writing.filter(|_| writing == self.writing) {
-                end_signals::interrupt(thread);
-            }
-            self.writing = writing;
+            self.lcores.free_held_up();
             self.look = now + LCORE_LOOK;
         }
         Some(self.look)

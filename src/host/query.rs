@@ -22,7 +22,7 @@ impl Server {
             Ok(peer) if peer.uid.as_raw() == own || peer.uid.is_root() => Trust::Full,
             _ => Trust::Numbers,
         };
-        let asker = Asker::new(Arc::clone(&self.desk), Arc::clone(&self.mailbox));
+        let asker = Asker::new(Arc::clone(&self.desk), self.lcores.mailboxes());
         if let Err((reason, socket)) = self.sessions.serve(client, query, riding, trust, asker) {
             let fault = Fault::new(reason, Errno::BUSY);
             let message = fault.message();

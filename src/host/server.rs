@@ -10,15 +10,15 @@ use super::admin::{Desk, Sessions, Telemetry};
 use super::clients::{Client, Clients, Ready, source};
 use super::family::Family;
 use super::launch::Running;
+use super::lcores::Lcores;
 use super::life::{Life, Seen, Verdict};
 use super::status;
 use super::watch::PortWatch;
 use super::way_back::WayBack;
-use crate::channel::sync::Ordering;
 use crate::config::Config;
 use crate::errno::{Errno, Result};
 use crate::ffi::end_signals::EndSignals;
-use crate::lcore::{Lcore, LcoreStatus, Mailbox};
+use crate::lcore::{Lcore, LcoreStatus};
 use crate::stack::rate_limit::RateLimit;
 use crate::time::{self, Instant};
 
@@ -79,13 +79,11 @@ pub struct Server {
     pub(super) way_back: Option<WayBack>,
     pub(super) clients: Clients,
     pub(super) families: Vec<Option<Family>>,
-    pub(super) mailbox: Arc<Mailbox>,
-    pub(super) status: Arc<LcoreStatus>,
+    pub(super) lcores: Lcores,
     pub(super) running: Option<Running>,
     pub(super) watch: Option<PortWatch>,
-    /// When to look at the lcore next, and the wake-up that it was writing at the last look.
+    /// When to look at the lcores next.
     pub(super) look: Instant,
-    pub(super) writing: Option<(u64, u32)>,
     /// Where tools ask this thread.
     pub(super) desk: Arc<Desk>,
     pub(super) sessions: Sessions,
@@ -128,12 +126,10 @@ impl Server {
             way_back: None,
             clients: Clients::default(),
             families: Vec::new(),
-            mailbox: Arc::new(Mailbox::new().map_err(no_descriptor)?),
-            status: Arc::new(LcoreStatus::default()),
+            lcores: Lcores::new().map_err(no_descriptor)?,
             running: None,
             watch: None,
             look: Instant::ZERO,
-            writing: None,
             desk: Arc::new(Desk::new().map_err(no_descriptor)?),
             sessions: Sessions::default(),
             telemetry: None,
@@ -186,10 +182,10 @@ impl Server {
         Ok(())
     }
 
-    /// What the lcore counts.
+    /// What the first lcore counts.
     #[must_use]
     pub fn status(&self) -> &Arc<LcoreStatus> {
-        &self.status
+        &self.lcores.first().status
     }
 
     /// Serves until the host's life is over.
@@ -225,9 +221,16 @@ impl Server {
 
     /// Looks after families and life at `now`.
     fn tick(&mut self, now: Instant) -> Verdict {
-        for owner in self.status.take_ended() {
-            if let Some(place) = self.families.get_mut(owner.0 as usize) {
-                *place = None;
+        for owner in self.lcores.take_ended() {
+            let Some(place) = self.families.get_mut(owner.0 as usize) else {
+                continue;
+            };
+            // The number is free when no lcore knows the family any more.
+            if let Some(family) = place {
+                family.ended += 1;
+                if family.ended >= self.lcores.count() {
+                    *place = None;
+                }
             }
         }
         let mut overdue = None;
@@ -237,7 +240,7 @@ impl Server {
             };
             let end = left_at + self.life.linger_max();
             if now >= end {
-                family.abandon(&self.mailbox);
+                family.abandon(&self.lcores);
             } else {
                 overdue = Some(overdue.map_or(end, |other: Instant| other.min(end)));
             }
@@ -245,7 +248,7 @@ impl Server {
         let seen = Seen {
             clients: self.clients.count(),
             families: self.families.iter().flatten().count(),
-            flows: self.status.flows.load(Ordering::Relaxed),
+            flows: self.lcores.flows(),
         };
         if let Some(inside) = self.inside.as_mut().filter(|_| self.running.is_some()) {
             if !(inside.is_ending)() {
@@ -258,7 +261,7 @@ impl Server {
             if first {
                 self.say_farewell();
             }
-            let flows = self.status.live_flows.load(Ordering::Relaxed);
+            let flows = self.lcores.live_flows();
             if flows == 0 || now.since(since) >= LAST_WAIT {
                 return Verdict::End;
             }
@@ -282,8 +285,7 @@ impl Server {
             self.listener.as_ref().map(|(fd, _)| fd.as_fd()),
             self.way_back.as_ref().map(AsFd::as_fd),
             self.signals.as_ref().map(AsFd::as_fd),
-            self.running.as_ref().map(Running::end),
-            Some(self.mailbox.news().as_fd()),
+            Some(self.lcores.first().mailbox.news().as_fd()),
             Some(self.desk.bell().as_fd()),
             // Once is enough: the time is looked at from then on.
             self.inside
@@ -293,6 +295,8 @@ impl Server {
         ];
         let first = sources.len();
         sources.extend(own.iter().flatten().map(|fd| source(*fd)));
+        let ends = self.running.iter().flat_map(Running::ends);
+        sources.extend(ends.map(source));
         let limit = until.map(|until| timespec(until.since(now)));
         match rustix::event::poll(&mut sources, limit.as_ref()) {
             Ok(_) => {}
@@ -309,12 +313,14 @@ impl Server {
             .filter_map(|(ready, rang)| rang.then_some(*ready))
             .collect();
         let mut rest = rang.iter().skip(first).copied();
-        let [listener, way_back, signals, end, news, desk, _] =
+        let [listener, way_back, signals, news, desk, _] =
             own.map(|fd| fd.is_some() && rest.next().unwrap_or(false));
+        // One lcore less is none: its flows are gone, and the others' frames with them.
+        let end = rest.any(|ended| ended);
         drop(sources);
         if news {
             // What it is the next tick sees.
-            self.mailbox.read_news();
+            self.lcores.first().mailbox.read_news();
         }
         // Messages before ends: a client's last words were sent before it went.
         for one in &ready {
@@ -358,14 +364,15 @@ impl Server {
             private: self.private,
             config: config.map(|config| config.file.as_str()),
             port: config.map(|config| config.port.to_string()),
-            cpu: running
+            cpus: running
                 .filter(|_| self.inside.is_none())
-                .map(|running| running.cpu().0),
+                .map(|running| running.cpus().map(|cpu| cpu.0).collect())
+                .unwrap_or_default(),
             inline: self.inside.is_some(),
             clients: self.clients.count(),
             families,
             port_stats: running.map(Running::port_stats),
-            counters: running.and_then(|_| status::ask(&self.mailbox)),
+            counters: running.and_then(|_| status::ask(&self.lcores)),
         })
     }
 

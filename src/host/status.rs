@@ -5,9 +5,10 @@ use std::sync::mpsc;
 
 use serde_json::{Map, Value, json};
 
+use super::lcores::Lcores;
 use crate::channel::message::TEXT_BYTES;
 use crate::device::PortStats;
-use crate::lcore::{Mail, Mailbox, Report};
+use crate::lcore::{self, Mail, Report};
 
 /// An lcore that has not answered within this has other troubles, which the text then shows.
 const REPORT_WAIT: Duration = Duration::from_millis(500);
@@ -18,7 +19,8 @@ pub(super) struct Facts<'a> {
     pub(super) private: bool,
     pub(super) config: Option<&'a str>,
     pub(super) port: Option<String>,
-    pub(super) cpu: Option<u32>,
+    /// Of the lcores, the first one first.
+    pub(super) cpus: Vec<u32>,
     /// The program's threads drive.
     pub(super) inline: bool,
     pub(super) clients: usize,
@@ -27,11 +29,15 @@ pub(super) struct Facts<'a> {
     pub(super) counters: Option<Report>,
 }
 
-/// Asks the lcore for its counters; None when it does not answer.
-pub(super) fn ask(mailbox: &Mailbox) -> Option<Report> {
-    let (to, from) = mpsc::sync_channel(1);
-    mailbox.post(Mail::Report { to });
-    from.recv_timeout(REPORT_WAIT).ok()
+/// Asks the lcores for their counters, summed; None when one does not answer.
+pub(super) fn ask(lcores: &Lcores) -> Option<Report> {
+    let mut sum = Report::new();
+    for seat in lcores.iter() {
+        let (to, from) = mpsc::sync_channel(1);
+        seat.mailbox.post(Mail::Report { to });
+        lcore::add_to(&mut sum, &from.recv_timeout(REPORT_WAIT).ok()?);
+    }
+    Some(sum)
 }
 
 /// The text: one JSON object. Counters that would not fit are left out and their number told.
@@ -42,7 +48,8 @@ pub(super) fn text(facts: &Facts<'_>) -> String {
         "private": facts.private,
         "config": facts.config,
         "port": facts.port,
-        "cpu": facts.cpu,
+        "cpu": facts.cpus.first(),
+        "cpus": facts.cpus,
         "progress": if facts.inline { "inline" } else { "dedicated" },
         "clients": facts.clients,
         "families": facts.families,
@@ -98,7 +105,7 @@ mod tests {
             config: Some("/etc/knet/knet_comm.conf"),
             port: Some("knet_unix,path=/x".to_owned()),
             inline: false,
-            cpu: Some(3),
+            cpus: vec![3, 2],
             clients: 1,
             families: 1,
             port_stats: Some(PortStats::default()),
@@ -108,6 +115,7 @@ mod tests {
         assert!(text.len() <= TEXT_BYTES);
         let object: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(object["cpu"], 3);
+        assert_eq!(object["cpus"], json!([3, 2]));
         assert!(object["counters"]["left_out"].as_u64().unwrap() > 300);
         assert!(object["counters"].get("zero").is_none());
     }

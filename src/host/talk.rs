@@ -1,6 +1,7 @@
 //! What a client says, and what that means.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use super::clients::Standing;
 use super::family::Family;
@@ -148,11 +149,14 @@ impl Server {
             family.keep_herald(epoll, eventfd);
         }
         match eventfd {
-            Ok(eventfd) if self.running.is_some() => self.mailbox.post(Mail::Waiter {
-                owner,
-                slot,
-                eventfd,
-            }),
+            Ok(eventfd) if self.running.is_some() => {
+                let eventfd = Arc::new(eventfd);
+                self.lcores.say(|| Mail::Waiter {
+                    owner,
+                    slot,
+                    eventfd: Arc::clone(&eventfd),
+                });
+            }
             Ok(eventfd) => {
                 if let Some(family) = self.family(owner) {
                     family.keep_waiter(slot, eventfd);
@@ -192,9 +196,9 @@ impl Server {
             if last {
                 family.left_at = Some(time::monotonic());
             }
-            self.mailbox.post(Mail::ProcessGone { owner, cell, pid });
+            self.lcores.say(|| Mail::ProcessGone { owner, cell, pid });
             if last {
-                self.mailbox.post(Mail::Detach { owner });
+                self.lcores.say(|| Mail::Detach { owner });
             }
         } else if last {
             if let Some(slot) = self.families.get_mut(owner.0 as usize) {

@@ -3,14 +3,13 @@
 use core::net::{Ipv4Addr, SocketAddrV4};
 
 use super::family::Work;
+use super::listen::Answer;
 use super::object::{Record, Role, Token};
 use super::segments::PAGE;
-use crate::channel::accept_ring;
 use crate::channel::cell::{ObjectCell, flag, kind, operation, option, shut};
 use crate::channel::sync::{AtomicU32, Ordering};
 use crate::errno::{Errno, Result};
-use crate::id::ListenerId;
-use crate::stack::{ConnectRequest, FlowOptions, ListenRequest};
+use crate::stack::{ConnectRequest, FlowOptions};
 
 impl<'a> Work<'a> {
     /// The doorbell of `object` rang.
@@ -18,6 +17,10 @@ impl<'a> Work<'a> {
         let Some(cell) = self.cell(object) else {
             return;
         };
+        if !self.is_ours(object) {
+            // A listener, of which we fill a queue.
+            return self.pops(object);
+        }
         if !self.is_in_use(object) {
             return;
         }
@@ -63,6 +66,16 @@ impl<'a> Work<'a> {
             .is_some_and(|taken| taken.has(object))
     }
 
+    /// Whether `object` belongs to this lcore.
+    pub(super) const fn is_ours(&self, object: u32) -> bool {
+        self.segments.control.lcore_of(object) == self.shared.me
+    }
+
+    /// Whether the program hands the index out.
+    pub(super) const fn is_program_share(&self, object: u32) -> bool {
+        object < self.segments.layout().first_host_object()
+    }
+
     /// Whether the program asks something of `object` that is not answered.
     pub(super) fn asks(&self, object: u32) -> bool {
         let done = self.records.at(object).map_or(0, |record| record.wish);
@@ -76,15 +89,29 @@ impl<'a> Work<'a> {
         let Some(record) = self.records.at_mut(object) else {
             return;
         };
-        if record.wish == wish {
+        // While other lcores have something to do for the last one, it comes again when they are done.
+        if record.wish == wish || record.waits > 0 {
             return;
         }
         record.wish = wish;
         let done = match cell.wish.operation.load(Ordering::Relaxed) {
             operation::LISTEN => self.listen(object, cell),
-            operation::CONNECT => self.connect(object, cell),
+            operation::CONNECT => self.connect(object, cell).map(|()| Answer::Now),
             _ => Err(Errno::INVAL),
         };
+        match done {
+            Ok(Answer::Later) => {
+                if let Some(record) = self.records.at_mut(object) {
+                    record.owes_answer = true;
+                }
+            }
+            Ok(Answer::Now) => self.answer(object, cell, wish, Ok(())),
+            Err(errno) => self.answer(object, cell, wish, Err(errno)),
+        }
+    }
+
+    /// Answers a wish.
+    pub(super) fn answer(&mut self, object: u32, cell: &ObjectCell, wish: u32, done: Result<()>) {
         let answer = done.err().map_or(0, errno_number);
         if answer != 0 {
             self.shared.counters.wishes_refused.raise();
@@ -95,67 +122,10 @@ impl<'a> Work<'a> {
         self.alert(object);
     }
 
-    fn listen(&mut self, object: u32, cell: &ObjectCell) -> Result<()> {
-        let layout = self.segments.layout();
-        let entries = accept_ring::entries(layout.rx_ring_bytes);
-        let backlog = cell
-            .wish
-            .backlog
-            .load(Ordering::Relaxed)
-            .min(self.shared.somaxconn)
-            .min(entries - 1);
-        let record = *self.records.at_mut(object).ok_or(Errno::INVAL)?;
-        match record.role {
-            Role::Listener(listener) => {
-                self.shared.stack.set_backlog(listener, backlog);
-                return Ok(());
-            }
-            Role::Idle if object < layout.first_host_object() => {}
-            // It listened before a shutdown, and nobody has flows of it: its queue goes on, empty.
-            Role::Over if record.was_listener => {
-                cell.read.rx_head.store(record.rx_tail, Ordering::Release);
-            }
-            _ => return Err(Errno::INVAL),
-        }
-        let local = endpoint(&cell.wish.local_address, &cell.wish.local_port)?;
-        if let Err(errno) = self
-            .shared
-            .memory
-            .back_queue(self.owner, object, entries * 4)
-        {
-            return self.refused(cell, errno);
-        }
-        let request = ListenRequest {
-            local,
-            backlog,
-            owner: self.owner,
-            token: self.token(object),
-            options: options_of(cell),
-            shares: (cell.option.bits.load(Ordering::Relaxed) & option::REUSEPORT != 0)
-                .then_some(self.user),
-        };
-        let listener = match self.shared.stack.listen(&request) {
-            Ok(listener) => listener,
-            Err(errno) => return self.refused(cell, errno),
-        };
-        if record.role == Role::Idle {
-            *self.busy += 1;
-        }
-        let record = self.records.at_mut(object).ok_or(Errno::INVAL)?;
-        record.role = Role::Listener(listener);
-        record.was_listener = true;
-        record.rx_head = record.rx_tail;
-        self.shared.counters.listeners_made.raise();
-        store_endpoint(local, &cell.fact.local_address, &cell.fact.local_port);
-        cell.host.kind.store(kind::LISTENER, Ordering::Release);
-        Ok(())
-    }
-
     fn connect(&mut self, object: u32, cell: &ObjectCell) -> Result<()> {
-        let layout = self.segments.layout();
         let record = *self.records.at_mut(object).ok_or(Errno::INVAL)?;
         match record.role {
-            Role::Idle if object < layout.first_host_object() => {}
+            Role::Idle if self.is_program_share(object) => {}
             // After a refused attempt nothing has passed, and the object may be used again.
             Role::Over if record.rx_tail == 0 && record.tx_head == 0 && !record.closing => {
                 cell.host.flags.store(0, Ordering::Release);
@@ -210,7 +180,8 @@ impl<'a> Work<'a> {
             connecting: true,
             ..Record::default()
         };
-        record.note_options(cell, layout.tx_bytes(object));
+        let capacity = self.segments.layout().tx_bytes(object);
+        record.note_options(cell, capacity);
         cell.host.flags.store(record.flags, Ordering::Release);
         self.shared.counters.flows_connected.raise();
         store_endpoint(local, &cell.fact.local_address, &cell.fact.local_port);
@@ -220,7 +191,7 @@ impl<'a> Work<'a> {
     }
 
     /// Marks a wish that ended the object's hopes.
-    fn refused(&self, cell: &ObjectCell, errno: Errno) -> Result<()> {
+    pub(super) fn refused<T>(&self, cell: &ObjectCell, errno: Errno) -> Result<T> {
         cell.host
             .error
             .store(errno_number(errno), Ordering::Release);
@@ -250,75 +221,9 @@ impl<'a> Work<'a> {
         cell.host.flags.store(record.flags, Ordering::Release);
         match record.role {
             Role::Flow(flow) => self.shared.stack.set_options(flow, &options_of(cell)),
-            Role::Listener(id) => self
-                .shared
-                .stack
-                .set_listener_options(id, &options_of(cell)),
+            Role::Listener(id) => self.listener_options(object, id, &options_of(cell)),
             Role::Idle | Role::Over => {}
         }
-    }
-
-    /// Tells the stack which flows of a listener's queue were taken.
-    pub(super) fn pops(&mut self, listener: u32) {
-        let Some(cell) = self.cell(listener) else {
-            return;
-        };
-        let Some(record) = self.records.at(listener).copied() else {
-            return;
-        };
-        let Role::Listener(id) = record.role else {
-            return;
-        };
-        let head = cell.read.rx_head.load(Ordering::Acquire);
-        if head < record.rx_head || head > record.rx_tail {
-            self.shared.counters.objects_broken_by_program.raise();
-            self.unlisten(listener, id);
-            cell.host
-                .error
-                .store(errno_number(Errno::INVAL), Ordering::Release);
-            cell.host.kind.store(kind::FAILED, Ordering::Release);
-            return self.alert(listener);
-        }
-        if let Some(record) = self.records.at_mut(listener) {
-            record.rx_head = head;
-        }
-        for position in record.rx_head..head {
-            if let Some(object) = self.entry(listener, position) {
-                self.popped(object, listener, position, Some(id));
-            }
-        }
-    }
-
-    /// The object at a position of an accept queue. We wrote it, and the program maps it read-only.
-    pub(super) fn entry(&self, listener: u32, position: u64) -> Option<u32> {
-        let entries = self.segments.receive.accept_entries(
-            listener,
-            accept_ring::entries(self.segments.layout().rx_ring_bytes),
-        )?;
-        let place = usize::try_from(position).ok()? % entries.len().max(1);
-        Some(entries.get(place)?.load(Ordering::Relaxed))
-    }
-
-    /// A flow has left the accept queue: taken by the program, or with its listener.
-    pub(super) fn popped(
-        &mut self,
-        object: u32,
-        listener: u32,
-        position: u64,
-        id: Option<ListenerId>,
-    ) {
-        let Some(record) = self.records.at_mut(object) else {
-            return;
-        };
-        let place = record.queued.map(|it| (it.listener, it.position));
-        if place != Some((listener, position)) {
-            return;
-        }
-        record.queued = None;
-        if let (Role::Flow(flow), Some(id)) = (record.role, id) {
-            self.shared.stack.accepted(id, flow);
-        }
-        self.let_go(object);
     }
 }
 
@@ -361,7 +266,7 @@ fn port(word: &AtomicU32) -> Result<u16> {
     u16::try_from(word.load(Ordering::Relaxed)).map_err(|_| Errno::INVAL)
 }
 
-fn endpoint(address: &AtomicU32, number: &AtomicU32) -> Result<SocketAddrV4> {
+pub(super) fn endpoint(address: &AtomicU32, number: &AtomicU32) -> Result<SocketAddrV4> {
     let address = Ipv4Addr::from_bits(address.load(Ordering::Relaxed));
     Ok(SocketAddrV4::new(address, port(number)?))
 }

@@ -5,37 +5,20 @@ use super::object::{Record, Role};
 use crate::channel::cell::{ObjectCell, flag, kind};
 use crate::channel::map::Control;
 use crate::channel::sync::Ordering;
-use crate::id::{FlowId, ListenerId};
+use crate::id::FlowId;
 use crate::stack::{Close, Facts, FlowState};
 
 /// Bit of `WishLine::linger` that says that SO_LINGER is on.
 const LINGER_ON: u32 = 1 << 31;
 
 impl Work<'_> {
-    /// Ends a listener; what was not accepted is reset (tcp(7): as Linux does on close of a listener).
-    pub(super) fn unlisten(&mut self, object: u32, id: ListenerId) {
-        let Some(record) = self.records.at_mut(object) else {
-            return;
-        };
-        record.role = Role::Over;
-        let waiting = record.rx_head..record.rx_tail;
-        let shared = &mut self.shared;
-        shared
-            .stack
-            .unlisten(self.now, id, shared.memory, shared.tx);
-        for position in waiting {
-            if let Some(flow) = self.entry(object, position) {
-                self.popped(flow, object, position, None);
-            }
-        }
-    }
-
     /// Ends `object` when nobody holds it any more.
     pub(super) fn let_go(&mut self, object: u32) {
         let Some(record) = self.records.at_mut(object).copied() else {
             return;
         };
-        if record.queued.is_some() || self.is_held(object) {
+        // A listener of the first lcore's ends there.
+        if record.queued.is_some() || !self.is_ours(object) || self.is_held(object) {
             return;
         }
         match record.role {
@@ -144,7 +127,9 @@ impl Work<'_> {
 
     /// Frees an index that neither the stack nor a process uses.
     fn free(&mut self, object: u32) {
-        if self.shared.memory.is_lent(self.owner, object) {
+        // Nor while another lcore may still fill its queue.
+        let waits = self.records.at(object).map_or(0, |record| record.waits);
+        if waits > 0 || self.shared.memory.is_lent(self.owner, object) {
             return;
         }
         let Some(cell) = self.cell(object) else {
@@ -272,6 +257,9 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         &options.defer_accept_s,
         &options.notsent_lowat,
     ] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for word in cell.queue.heads.iter().chain(&cell.queue.tails) {
         word.store(0, Ordering::Relaxed);
     }
     host.kind.store(kind::FREE, Ordering::Release);

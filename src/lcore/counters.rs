@@ -41,6 +41,10 @@ counters! {
         objects_broken_by_program,
         /// Processes of the program whose end was seen.
         processes_gone,
+        /// Frames passed on to the lcore that their flow belongs to.
+        frames_passed,
+        /// Frames dropped because the ring to their lcore was full.
+        frames_dropped_ring_full,
         /// Flows reset because the time after their program's end was over.
         flows_reset_linger_over,
     }

@@ -7,17 +7,19 @@ use super::counters::LcoreCounters;
 use super::held::Held;
 use super::latency::Latency;
 use super::memory::Memory;
-use super::object::Record;
+use super::object::{Record, Role};
+use super::peers::Peers;
 use super::segments::Segments;
+use super::status::LcoreStatus;
 use super::table::Table;
-use super::worker::LcoreStatus;
 use crate::channel::cell::{ObjectCell, herald, host_state, kind, process};
 use crate::channel::layout::{EPOLLS, PROCS, SLOTS};
 use crate::channel::sync::Ordering;
 use crate::device::TxQueue;
 use crate::errno::Errno;
 use crate::gpu::StreamStage;
-use crate::readiness::{self, News};
+use crate::id::FlowId;
+use crate::readiness::{self, FIRST_LCORE, News};
 use crate::stack::{Owner, Stack};
 use crate::time::Instant;
 
@@ -28,6 +30,8 @@ const BELLS_MAX: usize = 128;
 #[derive(Debug)]
 pub(super) struct Family {
     owner: Owner,
+    /// The lcore that we are.
+    me: u32,
     /// User id of its programs.
     user: u32,
     segments: Arc<Segments>,
@@ -35,7 +39,7 @@ pub(super) struct Family {
     /// Process cells that have a living process, as the control thread says.
     live: Vec<u32>,
     /// Eventfds: the sleeping threads' slots, behind them the epolls' heralds.
-    waiters: Vec<Option<OwnedFd>>,
+    waiters: Vec<Option<Arc<OwnedFd>>>,
     /// Slots to be woken at the end of the turn.
     wakes: Vec<u32>,
     rung: Vec<u32>,
@@ -75,10 +79,14 @@ pub(super) struct Shared<'a> {
     pub(super) stage: Option<&'a mut StreamStage>,
     /// `net.core.somaxconn`.
     pub(super) somaxconn: u32,
+    /// The lcore that we are.
+    pub(super) me: u32,
+    /// The others, if there are any.
+    pub(super) peers: Option<&'a mut Peers>,
 }
 
 impl Family {
-    pub(super) fn new(owner: Owner, user: u32, segments: Arc<Segments>) -> Self {
+    pub(super) fn new(owner: Owner, user: u32, me: u32, segments: Arc<Segments>) -> Self {
         let mut waiters = Vec::new();
         waiters.resize_with((SLOTS + EPOLLS) as usize, || None);
         segments
@@ -89,7 +97,8 @@ impl Family {
         Self {
             owner,
             user,
-            records: Table::new(segments.layout().objects),
+            me,
+            records: Table::new(segments.layout(), me),
             segments,
             live: Vec::new(),
             waiters,
@@ -100,6 +109,11 @@ impl Family {
             busy: 0,
             muted: false,
         }
+    }
+
+    /// Whether what belongs to no lcore is ours to see to.
+    pub(super) const fn is_first(&self) -> bool {
+        self.me == FIRST_LCORE
     }
 
     pub(super) fn segments(&self) -> &Segments {
@@ -125,7 +139,7 @@ impl Family {
     /// Answers doorbells and kicks; returns how many.
     pub(super) fn commands(&mut self, now: Instant, shared: Shared<'_>) -> usize {
         let kicks = self.kicks();
-        let Some(bells) = self.segments.control.doorbells() else {
+        let Some(bells) = self.segments.control.doorbells(self.me) else {
             return kicks;
         };
         if !bells.may_have_any() {
@@ -144,6 +158,17 @@ impl Family {
         let count = rung.len();
         shared.counters.bells.add(count as u64);
         let mut work = self.work(now, shared);
+        // With many flows nearly every line is a miss: each step fetches what the next one reads.
+        for &object in &rung {
+            if let Some(flow) = work.flow_of(object) {
+                work.shared.stack.fetch(flow);
+            }
+        }
+        for &object in &rung {
+            if let Some(flow) = work.flow_of(object) {
+                work.shared.stack.fetch_send(flow);
+            }
+        }
         // Who asks comes behind who lets go: a port that was closed a moment ago can be listened on, whichever index it had.
         for &object in &rung {
             if !work.asks(object) {
@@ -160,6 +185,9 @@ impl Family {
     }
 
     fn kicks(&mut self) -> usize {
+        if self.me != FIRST_LCORE {
+            return 0;
+        }
         let control = &self.segments.control;
         let kicks = &control.header().kicks;
         let wakes = &mut self.wakes;
@@ -190,20 +218,20 @@ impl Family {
     /// Whether the program has rung or kicked.
     pub(super) fn is_calling(&self) -> bool {
         let control = &self.segments.control;
+        let kicks = &control.header().kicks;
         control
-            .doorbells()
+            .doorbells(self.me)
             .is_some_and(|bells| bells.may_have_any())
-            || !control.header().kicks.epolls.is_empty()
-            || !control.header().kicks.slots.is_empty()
+            || (self.me == FIRST_LCORE && !(kicks.epolls.is_empty() && kicks.slots.is_empty()))
     }
 
     /// Says whether the lcore sleeps or is about to.
     pub(super) fn set_sleeping(&self, sleeping: bool) {
         let control = &self.segments.control;
         if sleeping {
-            readiness::begin_lcore_sleep(control);
+            readiness::begin_lcore_sleep(control, self.me);
         } else {
-            readiness::end_lcore_sleep(control);
+            readiness::end_lcore_sleep(control, self.me);
         }
     }
 
@@ -240,7 +268,7 @@ impl Family {
 
     /// A slot has sent its eventfd. It may have been woken in vain before, so it is woken now. A herald is written only when
     /// it was rung: readable says something.
-    pub(super) fn add_waiter(&mut self, slot: u32, eventfd: OwnedFd, status: &LcoreStatus) {
+    pub(super) fn add_waiter(&mut self, slot: u32, eventfd: Arc<OwnedFd>, status: &LcoreStatus) {
         if self.muted {
             return;
         }
@@ -327,6 +355,14 @@ impl<'a> Work<'a> {
     /// The cell of `object`, for as long as the family lives.
     pub(super) fn cell(&self, object: u32) -> Option<&'a ObjectCell> {
         self.segments.control.object(object)
+    }
+
+    /// The flow behind `object`.
+    fn flow_of(&self, object: u32) -> Option<FlowId> {
+        match self.records.at(object)?.role {
+            Role::Flow(flow) => Some(flow),
+            _ => None,
+        }
     }
 
     /// Tells everybody who watches `object` that it changed.

@@ -39,6 +39,13 @@ impl Histogram {
         }
     }
 
+    /// Adds what was counted elsewhere.
+    pub fn add(&mut self, other: &Self) {
+        for (sum, more) in self.counts.iter_mut().zip(&*other.counts) {
+            *sum += more;
+        }
+    }
+
     /// Buckets that hold something: the first number of nanoseconds beyond it, and its count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.counts
@@ -61,6 +68,15 @@ pub struct Latencies {
     pub rx_to_app: Histogram,
     /// From a program's write to the port, at most.
     pub app_to_tx: Histogram,
+}
+
+impl Latencies {
+    /// Adds what another lcore has measured.
+    pub fn add(&mut self, other: &Self) {
+        self.turn.add(&other.turn);
+        self.rx_to_app.add(&other.rx_to_app);
+        self.app_to_tx.add(&other.app_to_tx);
+    }
 }
 
 /// Bytes that a program has not read.

@@ -67,5 +67,43 @@ pub struct Counted {
     pub gpu: Report,
 }
 
+impl Counted {
+    /// Adds what another lcore counts. Gauges add up as well; what all lcores have in common (`shared`) is not added.
+    pub fn add(&mut self, other: &Self) {
+        for (sum, more) in [
+            (&mut self.lcore, &other.lcore),
+            (&mut self.stack, &other.stack),
+            (&mut self.gpu, &other.gpu),
+        ] {
+            add_to(sum, more);
+        }
+        for (name, value) in &other.gauges {
+            match self.gauges.iter_mut().find(|(known, _)| known == name) {
+                Some((_, known)) if IN_COMMON.contains(name) => *known = (*known).max(*value),
+                Some((_, known)) => *known += value,
+                None => self.gauges.push((name, *value)),
+            }
+        }
+    }
+}
+
+/// Gauges of what every lcore has: families and neighbours.
+const IN_COMMON: [&str; 2] = ["neighbors", "families"];
+
+/// Adds a report to a sum, by name.
+pub fn add_to(sum: &mut Report, more: &Report) {
+    for (place, (name, value)) in more.iter().enumerate() {
+        // Reports of one kind have one order.
+        let known = match sum.get_mut(place) {
+            Some(entry) if entry.0 == *name => Some(entry),
+            _ => sum.iter_mut().find(|(known, _)| known == name),
+        };
+        match known {
+            Some((_, known)) => *known = known.saturating_add(*value),
+            None => sum.push((name, *value)),
+        }
+    }
+}
+
 /// Places that one look covers: some 20 us with cold caches.
 pub(super) const LOOK_PLACES: u32 = 64;

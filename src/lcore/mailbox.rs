@@ -1,4 +1,4 @@
-//! What the control thread tells an lcore, and how it wakes it.
+//! What the control thread and the other lcores tell an lcore, and how they wake it.
 
 use core::mem;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,11 @@ use rustix::io::ReadWriteFlags;
 use super::look::{Look, Seen};
 use super::segments::Segments;
 use super::share::Share;
+use super::watch::Watch;
 use crate::capture::Recorder;
 use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
-use crate::stack::Owner;
+use crate::stack::{FlowOptions, ListenRequest, Owner, Waiting};
 
 /// What an lcore and its stack count: names and values.
 pub type Report = Vec<(&'static str, u64)>;
@@ -47,7 +48,7 @@ pub enum Mail {
         /// The slot.
         slot: u32,
         /// A non-blocking eventfd.
-        eventfd: OwnedFd,
+        eventfd: Arc<OwnedFd>,
     },
     /// The process of a cell is gone: what it held is let go.
     ProcessGone {
@@ -96,6 +97,11 @@ pub enum Mail {
         /// Who copies it.
         recorder: Option<Box<Recorder>>,
     },
+    /// A connection is watched from now on, until whoever watches goes.
+    Watch {
+        /// Which one, and where it is told.
+        watch: Box<Watch>,
+    },
     /// The MTU of the port's interface has changed.
     Mtu {
         /// Bytes of the largest IP packet.
@@ -103,6 +109,54 @@ pub enum Mail {
     },
     /// A client runs on the lcore's CPU as well, so that it yields from now on.
     Neighbour,
+    /// From the first lcore: a program listens.
+    Listen {
+        /// The family.
+        owner: Owner,
+        /// The listener's object index.
+        object: u32,
+        /// As the first lcore has carried it out.
+        request: ListenRequest,
+        /// What the lcores share of it.
+        waiting: Arc<Waiting>,
+    },
+    /// From the first lcore: new connections of a listener begin with other options.
+    Options {
+        /// The family.
+        owner: Owner,
+        /// The listener's object index.
+        object: u32,
+        /// The options.
+        options: FlowOptions,
+    },
+    /// From the first lcore: a listener has ended.
+    Unlisten {
+        /// The family.
+        owner: Owner,
+        /// The listener's object index.
+        object: u32,
+    },
+    /// To the first lcore: this lcore has done its part for a listener.
+    Done {
+        /// The family.
+        owner: Owner,
+        /// The listener's object index.
+        object: u32,
+    },
+    /// To the first lcore: the program has broken a queue of a listener.
+    Broken {
+        /// The family.
+        owner: Owner,
+        /// The listener's object index.
+        object: u32,
+    },
+    /// From the first lcore: a process has let go of objects by its end.
+    Released {
+        /// The family.
+        owner: Owner,
+        /// Objects of the lcore that is told.
+        objects: Vec<u32>,
+    },
     /// The loop ends after this turn.
     Stop,
 }
@@ -117,10 +171,10 @@ pub struct Mailbox {
     queue: Mutex<Vec<Mail>>,
     /// Written by programs.
     bell: OwnedFd,
-    /// Written by the control thread.
+    /// Written by the control thread and other lcores.
     flag: OwnedFd,
-    /// Written by the lcore, for the control thread.
-    news: OwnedFd,
+    /// Written by the lcores of a host, for the control thread.
+    news: Arc<OwnedFd>,
 }
 
 impl Mailbox {
@@ -129,14 +183,24 @@ impl Mailbox {
     /// # Errors
     /// EMFILE.
     pub fn new() -> Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let eventfd = || rustix::event::eventfd(0, flags).map(descriptor::settle);
+        Self::telling(Arc::new(eventfd()?))
+    }
+
+    /// The mailbox of another lcore of the same host.
+    ///
+    /// # Errors
+    /// EMFILE.
+    pub fn beside(&self) -> Result<Self> {
+        Self::telling(Arc::clone(&self.news))
+    }
+
+    fn telling(news: Arc<OwnedFd>) -> Result<Self> {
         Ok(Self {
             full: AtomicBool::new(false),
             queue: Mutex::new(Vec::new()),
             bell: eventfd()?,
             flag: eventfd()?,
-            news: eventfd()?,
+            news,
         })
     }
 
@@ -153,7 +217,7 @@ impl Mailbox {
 
     /// An eventfd that is readable when a family has ended or the last flow is over.
     #[must_use]
-    pub const fn news(&self) -> &OwnedFd {
+    pub fn news(&self) -> &OwnedFd {
         &self.news
     }
 
@@ -178,6 +242,11 @@ impl Mailbox {
         write(&self.flag);
     }
 
+    /// Wakes the lcore, which has frames of another one's.
+    pub(super) fn wake(&self) {
+        write(&self.flag);
+    }
+
     /// Whether there is something in it.
     pub(super) fn has_mail(&self) -> bool {
         self.full.load(Ordering::Acquire)
@@ -198,6 +267,11 @@ impl Mailbox {
         read(&self.bell);
         read(&self.flag);
     }
+}
+
+fn eventfd() -> Result<OwnedFd> {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    rustix::event::eventfd(0, flags).map(descriptor::settle)
 }
 
 fn write(eventfd: &OwnedFd) {

@@ -1,23 +1,20 @@
 //! Rings out of channel memory: which object index a flow lies at, and how much memory is behind it.
 //!
 //! # Safety
-//! Two calls lend memory to the stack. The first lends an object's receive ring to the stack. `Place::lent` is true from the lending
+//! One call lends an object's receive ring to the stack. `Place::lent` is true from the lending
 //! until the stack gives the slice back, an index that is lent is neither lent again nor used for an accept queue nor
 //! released, and a pool with lent rings is never dropped before the stack ([`super::worker::Lcore`] drops its stack
-//! first), so that a slice is unique and outlived by its mapping. The program's mapping is read-only. The second lends a send
-//! buffer: a leaked allocation, which the stack has let go of when it gives the number back (`give_back_send` comes
-//! after the socket is dropped), and whose number is in the free list only from then until it is lent again. A third call
-//! takes the pages of a buffer in that list away.
+//! first), so that a slice is unique and outlived by its mapping. The program's mapping is read-only.
 
 #![allow(unsafe_code)]
 
-use core::ptr::NonNull;
-use core::slice::ChunksExactMut;
+use core::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::counters::LcoreCounters;
 use super::segments::{PAGE, Segments};
+use super::send_buffer::SendBuffers;
 use super::share::{self, Share};
 use super::table::Table;
 use crate::channel::byte_ring::{Span, begin_leaving, finish_leaving};
@@ -56,8 +53,8 @@ struct Pool {
     free: Vec<u32>,
     /// As `free`, those with larger rings: they are used before others.
     free_large: Vec<u32>,
-    /// The first index of the upper half that was never used.
-    fresh: u32,
+    /// The indices of our share of the upper half that were never used.
+    fresh: Range<u32>,
     /// The index that the next ring must have: a connect is being carried out.
     wanted: Option<u32>,
     lent: u32,
@@ -67,31 +64,11 @@ struct Pool {
     bytes: u64,
 }
 
-/// smoltcp's send buffers, used again because making one means clearing it.
-#[derive(Debug, Default)]
-struct SendBuffers {
-    /// Every buffer that was ever made, by number.
-    made: Vec<NonNull<[u8]>>,
-    /// The rest of the memory that was taken last: buffers that nobody has had.
-    fresh: Option<ChunksExactMut<'static, u8>>,
-    /// Numbers of those that the stack does not have, the warmest last.
-    free: Vec<u32>,
-    /// So many of the first of `free` have no memory behind them.
-    cold: usize,
-}
-
-/// Send buffers that are made in one go.
-const SEND_BUFFERS_AT_ONCE: usize = 32;
-
-/// Free send buffers that keep their memory. What a crowd needed beyond this goes back to the kernel.
-const WARM_MAX: usize = 64;
-
-// SAFETY: the buffers are plain memory of this process; one thread at a time has the struct.
-unsafe impl Send for SendBuffers {}
-
 /// The rings of all families of an lcore.
 #[derive(Debug)]
 pub(super) struct Memory {
+    /// Whose indices it hands out.
+    me: u32,
     pools: Vec<Option<Pool>>,
     send: SendBuffers,
     /// What the families share; None: the host has no others to think of.
@@ -101,8 +78,9 @@ pub(super) struct Memory {
 
 impl Memory {
     /// Memory without a family.
-    pub(super) fn new(counters: Arc<LcoreCounters>) -> Self {
+    pub(super) fn new(me: u32, counters: Arc<LcoreCounters>) -> Self {
         Self {
+            me,
             pools: Vec::new(),
             send: SendBuffers::default(),
             share: None,
@@ -122,10 +100,7 @@ impl Memory {
 
     /// Bytes of the send buffers that were made, and of those that the stack does not have.
     pub(super) fn send_bytes(&self) -> (u64, u64) {
-        let SendBuffers { made, free, .. } = &self.send;
-        // All are of one size: that of the config.
-        let bytes = made.first().map_or(0, |buffer| buffer.len() as u64);
-        (made.len() as u64 * bytes, free.len() as u64 * bytes)
+        self.send.bytes()
     }
 
     /// Whether the family may have one more flow.
@@ -165,10 +140,10 @@ impl Memory {
         }
         if let Some(pool) = self.pools.get_mut(place) {
             *pool = Some(Pool {
-                places: Table::new(layout.objects),
+                places: Table::new(layout, self.me),
                 free: Vec::new(),
                 free_large: Vec::new(),
-                fresh: layout.first_host_object(),
+                fresh: layout.host_share(self.me),
                 wanted: None,
                 lent: 0,
                 staging: None,
@@ -360,13 +335,7 @@ impl Pool {
         self.free_large
             .pop()
             .or_else(|| self.free.pop())
-            .or_else(|| {
-                let object = self.fresh;
-                (object < self.segments.layout().objects).then(|| {
-                    self.fresh += 1;
-                    object
-                })
-            })
+            .or_else(|| self.fresh.next())
     }
 
     /// Nobody uses an index of the upper half any more.
@@ -400,93 +369,6 @@ impl Pool {
             backed: place.receive as usize,
             id: object,
         })
-    }
-}
-
-impl SendBuffers {
-    fn lend(&mut self, bytes: usize) -> Option<SendBuffer> {
-        let id = match self.free.pop() {
-            Some(id) => {
-                self.cold = self.cold.min(self.free.len());
-                id
-            }
-            None => {
-                let id = u32::try_from(self.made.len()).ok()?;
-                let buffer = self.make(bytes)?;
-                self.made.push(buffer);
-                id
-            }
-        };
-        let mut buffer = *self.made.get(id as usize)?;
-        if buffer.len() != bytes {
-            // The stack asks for one size only; a buffer of another size stays unused.
-            return None;
-        }
-        // SAFETY: a leaked allocation is never freed; the number was not in use, so nobody else has a reference.
-        let bytes = unsafe { buffer.as_mut() };
-        Some(SendBuffer { bytes, id })
-    }
-
-    /// A buffer of whole pages, so that all of its memory can go back to the kernel while nothing is in it. Many are taken at once:
-    /// so large a piece comes from the kernel, is zero without being cleared, and is nobody's memory until it is touched.
-    fn make(&mut self, bytes: usize) -> Option<NonNull<[u8]>> {
-        let page = PAGE as usize;
-        let size = bytes.max(1).next_multiple_of(page);
-        let next = self.fresh.as_mut().and_then(Iterator::next);
-        let place = match next {
-            Some(place) => place,
-            None => {
-                let piece = vec![0; SEND_BUFFERS_AT_ONCE * size + page].leak();
-                let skip = piece.as_ptr().align_offset(page);
-                let (_, whole) = piece.split_at_mut_checked(skip)?;
-                self.fresh.insert(whole.chunks_exact_mut(size)).next()?
-            }
-        };
-        place.get_mut(..bytes).map(NonNull::from)
-    }
-
-    /// Takes a buffer back, and the memory from the one that lies too deep now.
-    fn give_back(&mut self, id: u32) {
-        self.free.push(id);
-        let Some(deep) = self.free.len().checked_sub(WARM_MAX + 1) else {
-            return;
-        };
-        if deep < self.cold {
-            return;
-        }
-        self.cold = deep + 1;
-        if let Some(buffer) = self
-            .free
-            .get(deep)
-            .and_then(|id| self.made.get(*id as usize))
-        {
-            cool(*buffer);
-        }
-    }
-}
-
-/// Gives the memory of a buffer that nobody has back to the kernel; it reads as zeros afterwards.
-fn cool(buffer: NonNull<[u8]>) {
-    let first = buffer.cast::<u8>();
-    // Whole pages only: what lies beside the buffer is somebody else's.
-    let skip = first.addr().get().next_multiple_of(PAGE as usize) - first.addr().get();
-    let bytes = buffer.len().saturating_sub(skip) / PAGE as usize * PAGE as usize;
-    if bytes == 0 {
-        return;
-    }
-    // SAFETY: `bytes` is not 0, so that `skip` lies inside the allocation.
-    let start = unsafe { first.add(skip) };
-    // SAFETY: whole pages inside one private allocation, which stays valid whatever they hold; it is in the free list,
-    // so nobody has a reference to its bytes.
-    let done = unsafe {
-        rustix::mm::madvise(
-            start.as_ptr().cast(),
-            bytes,
-            rustix::mm::Advice::LinuxDontNeed,
-        )
-    };
-    if let Err(errno) = done {
-        crate::debug!("send buffer memory not returned errno={errno}");
     }
 }
 
@@ -641,38 +523,8 @@ mod tests {
     const BYTES: usize = 64 << 10;
 
     #[test]
-    fn what_a_crowd_needed_goes_back_and_the_warmest_stay() {
-        const DEEP: usize = 10;
-        let mut buffers = SendBuffers::default();
-        let mut lent: Vec<SendBuffer> = (0..WARM_MAX + DEEP)
-            .map(|_| buffers.lend(BYTES).unwrap())
-            .collect();
-        for round in 1..=2 {
-            for buffer in &mut lent {
-                buffer.bytes.fill(round);
-            }
-            for id in lent.drain(..).map(|buffer| buffer.id) {
-                buffers.give_back(id);
-            }
-            assert_eq!(buffers.cold, DEEP);
-            // One that comes and goes at the top costs nothing.
-            let top = buffers.lend(BYTES).unwrap().id;
-            buffers.give_back(top);
-            assert_eq!(buffers.cold, DEEP);
-            lent.extend((0..WARM_MAX + DEEP).map(|_| buffers.lend(BYTES).unwrap()));
-            let kept = lent
-                .iter()
-                .map(|buffer| buffer.bytes[BYTES / 2] == round)
-                .collect::<Vec<_>>();
-            assert!(kept[..WARM_MAX].iter().all(|kept| *kept));
-            assert!(kept[WARM_MAX..].iter().all(|kept| !kept));
-            assert_eq!((buffers.cold, buffers.made.len()), (0, WARM_MAX + DEEP));
-        }
-    }
-
-    #[test]
     fn larger_rings_are_lent_before_others_and_again() {
-        let mut memory = Memory::new(Arc::default());
+        let mut memory = Memory::new(0, Arc::default());
         let usual = crate::channel::layout::Layout::for_flows(256, 4 << 10, 4 << 10);
         let layout = usual.with_large_rings(16 << 10);
         memory.attach(Owner(0), Arc::new(Segments::create(layout).unwrap()));
@@ -715,7 +567,7 @@ mod tests {
     fn a_family_that_fills_its_rings_leaves_memory_to_the_others() {
         const TOTAL: u64 = 1 << 20;
         let counters = Arc::new(LcoreCounters::default());
-        let mut memory = Memory::new(Arc::clone(&counters));
+        let mut memory = Memory::new(0, Arc::clone(&counters));
         let layout = crate::channel::layout::Layout::for_flows(16, 64 << 10, 64 << 10);
         for owner in [Owner(0), Owner(1)] {
             memory.attach(owner, Arc::new(Segments::create(layout).unwrap()));

@@ -44,7 +44,7 @@ pub(super) struct Record {
     pub(super) flags: u32,
     /// Stream bytes taken out of the transmit ring.
     pub(super) tx_head: u64,
-    /// Stream bytes told to be readable; for a listener: flows put into its queue.
+    /// Stream bytes told to be readable; for a listener: flows put into this lcore's queue.
     pub(super) rx_tail: u64,
     /// Stream bytes that the stack had received when it was last asked; those behind `rx_tail` are with the payload stage.
     pub(super) rx_seen: u64,
@@ -76,6 +76,10 @@ pub(super) struct Record {
     pub(super) closed: bool,
     /// The pending error was told.
     pub(super) error_told: bool,
+    /// So many other lcores have something to do for it.
+    pub(super) waits: u32,
+    /// The wish is answered when they are done.
+    pub(super) owes_answer: bool,
     /// It listens or has listened.
     pub(super) was_listener: bool,
 }

@@ -1,6 +1,7 @@
 //! The end of a process: what it held is let go, and what it left half done in the tables is repaired.
 
-use super::family::{Family, Shared};
+use super::family::{Family, Shared, Work};
+use super::mailbox::Mail;
 use super::segments::Segments;
 use crate::channel::cell::{herald, process as process_state};
 use crate::channel::layout::{EPOLLS, PROCS, SLOTS};
@@ -12,6 +13,10 @@ impl Family {
     /// Process cell `cell`, process `pid`, is gone.
     pub(super) fn process_gone(&mut self, now: Instant, shared: Shared<'_>, cell: u32, pid: u32) {
         self.remove_process(cell);
+        if !self.is_first() {
+            // It tells us what we have to let go of.
+            return;
+        }
         shared.counters.processes_gone.raise();
         let mut released = Vec::new();
         let mut epolls = Vec::new();
@@ -42,8 +47,11 @@ impl Family {
         }
         let mut work = self.work(now, shared);
         for &object in &released {
-            work.bell_of_gone(object);
+            if work.is_ours(object) {
+                work.bell_of_gone(object);
+            }
         }
+        work.pass_released(&released);
         // It may have been woken and have died before it looked: somebody else is.
         for object in released {
             work.remind(object);
@@ -59,9 +67,11 @@ impl Family {
         let mut released = Vec::new();
         {
             let control = &self.segments().control;
-            repair(control);
-            for cell in 0..PROCS {
-                free_cell(control, cell, &mut released);
+            if self.is_first() {
+                repair(control);
+                for cell in 0..PROCS {
+                    free_cell(control, cell, &mut released);
+                }
             }
         }
         let objects = self.objects();
@@ -88,10 +98,30 @@ impl Family {
     }
 }
 
+impl Work<'_> {
+    /// Tells the other lcores which objects of theirs a process has let go of by its end.
+    fn pass_released(&self, released: &[u32]) {
+        let Some(peers) = self.shared.peers.as_deref() else {
+            return;
+        };
+        let control = &self.segments.control;
+        for lcore in 0..control.layout().lcores {
+            let is_theirs = |object: &u32| control.lcore_of(*object) == lcore;
+            let objects: Vec<u32> = released.iter().copied().filter(is_theirs).collect();
+            if lcore != self.shared.me && !objects.is_empty() {
+                let owner = self.owner;
+                peers.tell(lcore, Mail::Released { owner, objects });
+            }
+        }
+    }
+}
+
 /// Makes every set bit findable: a killed process may have stopped between a bit and its summary.
 fn repair(control: &Control) {
-    if let Some(bells) = control.doorbells() {
-        bells.repair();
+    for lcore in 0..control.layout().lcores {
+        if let Some(bells) = control.doorbells(lcore) {
+            bells.repair();
+        }
     }
     for epoll in 0..EPOLLS {
         let used = control
@@ -164,7 +194,7 @@ mod tests {
         let control = &segments.control;
         let taken = control.taken().unwrap();
         let claim = |cells: &[u32]| {
-            let index = taken.claim(0, 64).unwrap();
+            let index = taken.claim(0, 0..64).unwrap();
             for cell in cells {
                 control.held(*cell).unwrap().set(index);
             }

@@ -2,9 +2,9 @@
 
 use super::bell::{errno_number, options_of, store_endpoint};
 use super::family::Work;
+use super::listen::low;
 use super::object::{Queued, Record, Role, Token};
 use super::segments::PAGE;
-use crate::channel::accept_ring;
 use crate::channel::byte_ring;
 use crate::channel::cell::{ObjectCell, flag, kind, option, shut};
 use crate::channel::sync::{AtomicU32, Ordering};
@@ -33,14 +33,7 @@ impl Work<'_> {
             self.shared.counters.flows_refused_no_memory.raise();
             return self.refuse(flow);
         }
-        let entries = accept_ring::entries(self.segments.layout().rx_ring_bytes);
-        let (Some(cell), Some(from), Some(entries)) = (
-            self.cell(object),
-            self.cell(listener_object),
-            self.segments
-                .receive
-                .accept_entries(listener_object, entries),
-        ) else {
+        let (Some(cell), Some(from)) = (self.cell(object), self.cell(listener_object)) else {
             return self.refuse(flow);
         };
         inherit(from, cell);
@@ -77,7 +70,7 @@ impl Work<'_> {
         cell.host.kind.store(kind::STREAM, Ordering::Release);
         self.tell(object, cell, &facts);
         // The stack admits no more than fit; should it ever, the flow has no place.
-        if !self.queue(listener_object, from, entries, object) {
+        if !self.push(listener_object, object) {
             self.shared.counters.flows_refused_no_memory.raise();
             if let Some(record) = self.records.at_mut(object) {
                 record.queued = None;
@@ -90,28 +83,26 @@ impl Work<'_> {
         self.alert_of(listener_object, News::Arrived);
     }
 
-    /// Puts `object` into a listener's queue; false when there is no room. As [`accept_ring::push`], with our own idea of
-    /// both positions.
-    fn queue(
-        &mut self,
-        listener: u32,
-        cell: &ObjectCell,
-        entries: &[AtomicU32],
-        object: u32,
-    ) -> bool {
-        let Some(record) = self.records.at_mut(listener) else {
+    /// Puts `object` into our queue of a listener; false when there is no room. As [`Queue::push`], with our own idea of both
+    /// positions.
+    ///
+    /// [`Queue::push`]: crate::channel::accept_ring::Queue::push
+    fn push(&mut self, listener: u32, object: u32) -> bool {
+        let Some(record) = self.records.at(listener).copied() else {
             return false;
         };
         let tail = record.rx_tail;
-        let queued = tail - record.rx_head;
-        let place = usize::try_from(tail).unwrap_or(0) % entries.len().max(1);
-        let Some(entry) = entries.get(place).filter(|_| queued < entries.len() as u64) else {
+        let entries = self.segments.layout().accept_entries();
+        let Some(queue) = self
+            .queue(listener)
+            .filter(|_| tail - record.rx_head < u64::from(entries))
+        else {
             return false;
         };
-        entry.store(object, Ordering::Relaxed);
-        record.rx_tail = tail + 1;
-        // Release: the entry is written before the tail moves over it.
-        cell.host.rx_tail.store(tail + 1, Ordering::Release);
+        queue.push_at(low(tail), object);
+        if let Some(record) = self.records.at_mut(listener) {
+            record.rx_tail = tail + 1;
+        }
         true
     }
 

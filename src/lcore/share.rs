@@ -9,6 +9,18 @@ pub struct Share {
     pub ring_bytes: u64,
 }
 
+impl Share {
+    /// What one of `lcores` lcores has to share out, each of which shares for itself.
+    #[must_use]
+    pub fn part(self, lcores: u32) -> Self {
+        let lcores = lcores.max(1);
+        Self {
+            flows: self.flows / lcores,
+            ring_bytes: self.ring_bytes / u64::from(lcores),
+        }
+    }
+}
+
 /// A family may have so many times what it would leave free (Choudhury and Hahne, "Dynamic queue length thresholds for
 /// shared-memory packet switches", 1998). Alone it gets 4/5 of everything, two get 4/9 each, and whoever comes last finds
 /// something, without a quota that must be set for each.

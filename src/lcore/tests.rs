@@ -7,6 +7,8 @@ mod monkey;
 mod payload;
 #[path = "../../tests/support/program.rs"]
 pub(crate) mod program;
+mod several;
+mod watch;
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -225,7 +227,7 @@ fn a_kicked_slot_is_woken_and_one_without_a_descriptor_later() {
     lab.server.mailbox.post(Mail::Waiter {
         owner: OWNER,
         slot: 9,
-        eventfd: ours.try_clone().unwrap(),
+        eventfd: Arc::new(ours.try_clone().unwrap()),
     });
     lab.turn();
     assert_eq!(count(), Ok(1), "what was missed is made up for");
@@ -465,7 +467,7 @@ fn a_late_bell_does_not_free_what_was_just_taken() {
         .control
         .taken()
         .unwrap()
-        .claim(0, half)
+        .claim(0, 0..half)
         .unwrap();
     let generation = |lab: &Lab| {
         let host = &lab.client.program.cell(object).host;

@@ -1,25 +1,25 @@
 //! The lcore: a turn on one screen, and the thread that repeats it.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 use core::time::Duration;
-use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::clock::Clock;
-use super::counters::LcoreCounters;
 use super::family::{Family, Shared};
 use super::held::Held;
-use super::idle::{self, Idle, IdleConfig, Next};
+use super::idle::{Idle, IdleConfig, Next};
 use super::latency::Latency;
-use super::look::{Counted, LOOK_PLACES, Look, Seen};
-use super::mailbox::{Mail, Mailbox, Report};
+use super::mailbox::{Mail, Mailbox};
 use super::memory::Memory;
-use super::object::{FAMILIES_MAX, Token};
+use super::object::Token;
 use super::payload::packet::{JudgedTx, SharedSent, lock, passes};
-use crate::capture::{self, Closed, Recorder};
+use super::peers::{Peers, Taker};
+use super::status::LcoreStatus;
+use super::watch::Watch;
 use crate::device::{RxFrame, RxQueue, TxQueue};
 use crate::gpu::{Ends, PacketStage, Pipeline, StreamStage};
 use crate::id::FlowId;
+use crate::readiness::FIRST_LCORE;
 use crate::stack::demux::{Class, FlowKey};
 use crate::stack::{Change, Owner, Stack};
 use crate::time::{self, Instant};
@@ -44,6 +44,8 @@ pub struct LcoreConfig {
     pub shares_cpu: bool,
     /// `net.core.somaxconn`.
     pub somaxconn: u32,
+    /// The other lcores, if there are any.
+    pub peers: Option<Peers>,
     /// The time at the start.
     pub now: Instant,
 }
@@ -57,86 +59,40 @@ impl core::fmt::Debug for LcoreConfig {
     }
 }
 
-/// What the control thread may see of an lcore at any time.
-#[derive(Debug, Default)]
-pub struct LcoreStatus {
-    /// Counters.
-    pub counters: Arc<LcoreCounters>,
-    /// Flows of the stack, those in TIME-WAIT among them.
-    pub flows: AtomicUsize,
-    /// Of them, those that can still carry bytes or wait for a FIN.
-    pub live_flows: AtomicUsize,
-    ended: Mutex<Vec<Owner>>,
-    /// The lcore's thread; 0 = it does not run.
-    thread: AtomicU32,
-    /// Number of the wake-up that is being written; 0 = none.
-    writing: AtomicU64,
-}
-
-impl LcoreStatus {
-    /// Takes the families that have ended since the last call: their numbers may be used again.
-    #[must_use]
-    pub fn take_ended(&self) -> Vec<Owner> {
-        core::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// The wake-up that is being written now, and the thread that writes it. The same one after a while: it waits.
-    #[must_use]
-    pub fn held_up(&self) -> Option<(u64, u32)> {
-        match self.writing.load(Ordering::Relaxed) {
-            0 => None,
-            number => Some((number, self.thread.load(Ordering::Relaxed))),
-        }
-    }
-
-    /// A sleeper's eventfd is about to be written.
-    pub(super) fn begin_write(&self) {
-        let number = self.counters.wakeups.value() + 1;
-        self.writing.store(number, Ordering::Relaxed);
-    }
-
-    /// It was written.
-    pub(super) fn end_write(&self) {
-        self.writing.store(0, Ordering::Relaxed);
-    }
-
-    fn push_ended(&self, owner: Owner) {
-        self.ended
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(owner);
-    }
-}
-
 /// An lcore: everything that one polling thread owns.
 pub struct Lcore {
     /// Dropped before `memory`, whose rings it borrows.
-    stack: Stack,
-    memory: Memory,
-    families: Vec<Option<Family>>,
-    rx: Box<dyn RxQueue>,
-    tx: Box<dyn TxQueue>,
-    mailbox: Arc<Mailbox>,
-    status: Arc<LcoreStatus>,
-    mail: Vec<Mail>,
-    changes: Vec<Change>,
-    stage: Option<StreamStage>,
-    packet_rx: Option<PacketStage>,
-    packet_tx: Option<SharedSent>,
+    pub(super) stack: Stack,
+    pub(super) memory: Memory,
+    pub(super) families: Vec<Option<Family>>,
+    pub(super) rx: Box<dyn RxQueue>,
+    pub(super) tx: Box<dyn TxQueue>,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) status: Arc<LcoreStatus>,
+    pub(super) mail: Vec<Mail>,
+    pub(super) changes: Vec<Change>,
+    pub(super) stage: Option<StreamStage>,
+    pub(super) packet_rx: Option<PacketStage>,
+    pub(super) packet_tx: Option<SharedSent>,
     /// Ends of flows that a verdict on a segment has ended.
-    resets: Vec<Ends>,
+    pub(super) resets: Vec<Ends>,
     /// Flows whose bytes have come back from the GPU.
-    landed: Vec<(FlowId, u32)>,
-    clock: Clock,
-    latency: Latency,
-    held: Held,
-    idle: Idle,
-    somaxconn: u32,
-    stopped: bool,
+    pub(super) landed: Vec<(FlowId, u32)>,
+    /// Which of the host's lcores it is.
+    pub(super) me: u32,
+    pub(super) peers: Option<Peers>,
+    pub(super) clock: Clock,
+    pub(super) latency: Latency,
+    /// Connections that somebody watches; empty nearly always.
+    pub(super) watches: Vec<Watch>,
+    pub(super) held: Held,
+    pub(super) idle: Idle,
+    pub(super) somaxconn: u32,
+    pub(super) stopped: bool,
     /// When a planned sleep began, and how long it was to be at most.
-    resting: Option<(Instant, Option<Duration>)>,
+    pub(super) resting: Option<(Instant, Option<Duration>)>,
     /// Sleep behind us that the next turn's clock must know of.
-    slept: Duration,
+    pub(super) slept: Duration,
 }
 
 impl core::fmt::Debug for Lcore {
@@ -157,9 +113,16 @@ impl Lcore {
             let (judged, sent) = JudgedTx::new(tx, stage);
             (tx, packet_tx) = (Box::new(judged), Some(sent));
         }
+        let (mut stack, peers) = (config.stack, config.peers);
+        let me = peers.as_ref().map_or(FIRST_LCORE, Peers::me);
+        if let Some(peers) = &peers {
+            stack.steer(Arc::clone(peers.steering()), me);
+        }
         Self {
-            stack: config.stack,
-            memory: Memory::new(Arc::clone(&config.status.counters)),
+            stack,
+            me,
+            peers,
+            memory: Memory::new(me, Arc::clone(&config.status.counters)),
             families: Vec::new(),
             rx: config.rx,
             tx,
@@ -174,6 +137,7 @@ impl Lcore {
             landed: Vec::new(),
             clock: Clock::new(config.now),
             latency: Latency::default(),
+            watches: Vec::new(),
             held: Held::default(),
             idle: Idle::new(config.idle, config.shares_cpu, config.now),
             somaxconn: config.somaxconn,
@@ -204,16 +168,20 @@ impl Lcore {
         let mut work = self.receive(now);
         work += self.commands(now);
         work += self.release(now);
+        self.watch(now, false);
         work += self.stack.expire(now, &mut self.memory, self.tx.as_mut());
         work += self.land(now);
         // The program works on what came while the answers of others leave: a burst to the kernel takes its time.
         work += self.publish(now);
         work += self.wake();
         work += self.stack.transmit(now, &mut self.memory, self.tx.as_mut());
+        self.watch(now, true);
         self.tx.flush(now);
         // What became different by sending; nothing in nearly every turn.
-        work += self.publish(now);
-        work += self.wake();
+        if self.stack.has_changes() {
+            work += self.publish(now);
+            work += self.wake();
+        }
         self.status.counters.turns.raise();
         if work == 0 {
             self.status.counters.turns_idle.raise();
@@ -221,6 +189,23 @@ impl Lcore {
             self.latency.worked();
         }
         work
+    }
+
+    /// How many are watched.
+    #[cfg(test)]
+    pub(super) fn watches(&self) -> usize {
+        self.watches.len()
+    }
+
+    /// Looks at what is watched.
+    fn watch(&mut self, now: Instant, sent: bool) {
+        if !self.watches.is_empty() {
+            let stack = &self.stack;
+            // As a capture stamps frames: the turn's own time lies before all that it does.
+            let at = time::monotonic();
+            self.watches
+                .retain_mut(|watch| watch.look(now, at, sent, stack));
+        }
     }
 
     fn receive(&mut self, now: Instant) -> usize {
@@ -231,9 +216,15 @@ impl Lcore {
             memory,
             packet_rx,
             resets,
+            peers,
+            status,
             ..
         } = self;
-        let work = rx.rx_burst(now, &mut |frames| {
+        let mut work = rx.rx_burst(now, &mut |mut frames| {
+            if let Some(peers) = peers {
+                let ours = peers.sort(frames, &status.counters);
+                frames = frames.get_mut(..ours).unwrap_or_default();
+            }
             let Some(stage) = packet_rx else {
                 return stack.ingress(now, frames, memory, tx.as_mut());
             };
@@ -242,6 +233,16 @@ impl Lcore {
             };
             stack.ingress_if(now, frames, memory, tx.as_mut(), Some(&mut keep));
         });
+        if let Some(peers) = peers {
+            peers.publish();
+            let (memory, tx) = (memory, tx.as_mut());
+            work += peers.take(&mut Entrance {
+                now,
+                stack,
+                memory,
+                tx,
+            });
+        }
         self.reset_denied(now);
         work
     }
@@ -312,7 +313,7 @@ impl Lcore {
     }
 
     /// Runs `act` on the family at `place` with everything else of the lcore.
-    fn with<T>(
+    pub(super) fn with<T>(
         &mut self,
         place: usize,
         act: impl FnOnce(&mut Family, Shared<'_>) -> T,
@@ -327,165 +328,10 @@ impl Lcore {
             held: &mut self.held,
             stage: self.stage.as_mut(),
             somaxconn: self.somaxconn,
+            me: self.me,
+            peers: self.peers.as_mut(),
         };
         Some(act(family, shared))
-    }
-
-    fn open(&mut self, now: Instant, mail: Mail) {
-        match mail {
-            Mail::Attach {
-                owner,
-                user,
-                segments,
-            } => {
-                let place = owner.0 as usize;
-                if owner.0 >= FAMILIES_MAX {
-                    return crate::error!("families_max={FAMILIES_MAX} family={place} refused");
-                }
-                if place >= self.families.len() {
-                    self.families.resize_with(place + 1, || None);
-                }
-                self.memory.attach(owner, Arc::clone(&segments));
-                if let Some(family) = self.families.get_mut(place) {
-                    *family = Some(Family::new(owner, user, segments));
-                }
-            }
-            Mail::Process { owner, cell } => {
-                self.with(owner.0 as usize, |family, _| family.add_process(cell));
-            }
-            Mail::Waiter {
-                owner,
-                slot,
-                eventfd,
-            } => {
-                let status = Arc::clone(&self.status);
-                self.with(owner.0 as usize, |family, _| {
-                    family.add_waiter(slot, eventfd, &status);
-                });
-            }
-            Mail::ProcessGone { owner, cell, pid } => {
-                self.with(owner.0 as usize, |family, shared| {
-                    family.process_gone(now, shared, cell, pid);
-                });
-            }
-            Mail::Detach { owner } => {
-                self.with(owner.0 as usize, |family, shared| {
-                    family.detach(now, shared);
-                });
-            }
-            Mail::Abandon { owner } => {
-                self.with(owner.0 as usize, |family, shared| {
-                    family.work(now, shared).abandon();
-                });
-            }
-            Mail::Desert { owner } => {
-                let place = owner.0 as usize;
-                self.with(place, |family, shared| family.work(now, shared).abandon());
-                // Its memory stays: the stack has rings of it.
-                if let Some(family) = self.families.get_mut(place) {
-                    *family = None;
-                }
-            }
-            Mail::Share { share } => self.memory.share_out(share),
-            Mail::Report { to } => {
-                // Nobody waits any more: then nobody wants it.
-                let _ = to.try_send(self.report());
-            }
-            Mail::Look { at, to } => {
-                // As for a report.
-                let _ = to.try_send(self.look(now, at));
-            }
-            Mail::Capture { recorder } => self.capture(recorder),
-            Mail::Mtu { mtu } => self.stack.set_port_mtu(mtu),
-            Mail::Neighbour => self.idle.share(),
-            Mail::Stop => self.stopped = true,
-        }
-    }
-
-    /// Puts a tap in front of the port, or takes it away. Between bursts no buffer is lent.
-    fn capture(&mut self, recorder: Option<Box<Recorder>>) {
-        let rx = core::mem::replace(&mut self.rx, Box::new(Closed));
-        let tx = core::mem::replace(&mut self.tx, Box::new(Closed));
-        let plain = capture::untap((rx, tx));
-        (self.rx, self.tx) = match recorder {
-            Some(recorder) => capture::tap(plain, *recorder),
-            None => plain,
-        };
-    }
-
-    fn look(&mut self, now: Instant, at: Look) -> Seen {
-        match at {
-            Look::Counters => Seen::Counters(self.count()),
-            Look::Flows { from } => Seen::Flows(self.stack.view_flows(now, from, LOOK_PLACES)),
-            Look::Flow { local, remote } => Seen::Flow(self.stack.view_one(now, local, remote)),
-            Look::Listeners { from } => {
-                Seen::Listeners(self.stack.view_listeners(from, LOOK_PLACES))
-            }
-            Look::Latency => Seen::Latency(self.latency.ask(time::monotonic())),
-            Look::Resting { from } => {
-                Seen::Resting(self.stack.view_resting(now, from, LOOK_PLACES))
-            }
-        }
-    }
-
-    fn count(&self) -> Counted {
-        let mut counted = Counted {
-            gauges: vec![
-                ("flows", self.stack.live_flows() as u64),
-                ("flows_resting", self.stack.resting_flows() as u64),
-                ("flows_max", self.stack.config().max_flows as u64),
-                ("neighbors", self.stack.neighbor_count() as u64),
-                ("families", self.families.iter().flatten().count() as u64),
-                ("ring_bytes", self.memory.ring_bytes()),
-                ("send_buffer_bytes", self.memory.send_bytes().0),
-                ("send_buffer_bytes_free", self.memory.send_bytes().1),
-            ],
-            ..Counted::default()
-        };
-        let lcore = &mut counted.lcore;
-        self.status
-            .counters
-            .for_each(|name, value| lcore.push((name, value)));
-        let stack = &mut counted.stack;
-        self.stack
-            .counters()
-            .for_each(|name, value| stack.push((name, value)));
-        let gpu = &mut counted.gpu;
-        self.report_stages(&mut |name, value| gpu.push((name, value)));
-        counted
-    }
-
-    fn report(&self) -> Report {
-        let mut report = vec![
-            ("flows", self.stack.live_flows() as u64),
-            ("flows_resting", self.stack.resting_flows() as u64),
-        ];
-        let mut add = |name, value| report.push((name, value));
-        self.status.counters.for_each(&mut add);
-        self.stack.counters().for_each(&mut add);
-        self.report_stages(&mut add);
-        report
-    }
-
-    /// What the payload stages count. A kernel may be in several of them: each name stands once, with the sum.
-    fn report_stages(&self, add: &mut impl FnMut(&'static str, u64)) {
-        let mut sums: Vec<(&'static str, u64)> = Vec::new();
-        let mut note = |name, value| match sums.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, sum)) => *sum += value,
-            None => sums.push((name, value)),
-        };
-        if let Some(stage) = &self.stage {
-            stage.report(&mut note);
-        }
-        if let Some(stage) = &self.packet_rx {
-            stage.report(&mut note);
-        }
-        if let Some(sent) = &self.packet_tx {
-            lock(sent).stage.report(&mut note);
-        }
-        for (name, value) in sums {
-            add(name, value);
-        }
     }
 
     /// Tells the programs what became different.
@@ -550,7 +396,9 @@ impl Lcore {
                 .unsigned_abs(),
             Ordering::Relaxed,
         );
-        self.announce();
+        if self.me == FIRST_LCORE {
+            self.announce();
+        }
         let mut slept = Duration::ZERO;
         while !self.stopped {
             let work = self.turn(time::monotonic(), slept);
@@ -564,116 +412,10 @@ impl Lcore {
         }
     }
 
-    /// Sleeps until a frame, a doorbell, a message or a timer; returns how long that was meant to be at most.
-    fn sleep(&mut self) -> Duration {
-        let mut slept = Duration::ZERO;
-        if self.fall_asleep(time::monotonic()) {
-            slept = self.doze();
-        }
-        self.wake_up();
-        slept
-    }
-
-    /// Tells everybody that the loop sleeps, arms the port, and looks once more. False = something came up.
-    fn fall_asleep(&mut self, now: Instant) -> bool {
-        self.set_sleeping(true);
-        self.rx.arm(true);
-        // Whoever did something before it saw the flag is seen now.
-        let slept = core::mem::take(&mut self.slept);
-        let quiet = self.turn(now, slept) == 0
-            && !self.mailbox.has_mail()
-            && !self.families.iter().flatten().any(Family::is_calling);
-        if quiet {
-            self.status.counters.sleeps.raise();
-        }
-        quiet
-    }
-
-    fn wake_up(&mut self) {
-        self.rx.arm(false);
-        self.set_sleeping(false);
-    }
-
-    /// How long there is nothing to do; None = no timer runs.
-    fn rest_limit(&self) -> Option<Duration> {
-        let now = self.clock.now();
-        let stage = self.stage.as_ref().and_then(|stage| stage.next_due(now));
-        let due = [
-            self.stack.next_timer(),
-            self.rx.next_due(),
-            self.held.next_due(),
-            stage,
-        ];
-        due.into_iter().flatten().min().map(|due| due.since(now))
-    }
-
-    fn doze(&self) -> Duration {
-        let limit = self.rest_limit();
-        let began = time::monotonic();
-        match idle::sleep(self.mailbox.wakers(), self.rx.as_ref(), limit) {
-            Ok(true) => self.mailbox.drain(),
-            Ok(false) => {}
-            // Then it polls: slower for others, but nothing is lost.
-            Err(errno) => crate::error!("event=no_sleep errno={errno}"),
-        }
-        let passed = time::monotonic().since(began);
-        limit.map_or(passed, |limit| limit.min(passed))
-    }
-
-    fn set_sleeping(&self, sleeping: bool) {
-        for family in self.families.iter().flatten() {
-            family.set_sleeping(sleeping);
-        }
-    }
-
-    /// The calling thread drives from now on, until [`Lcore::leave`]: with inline progress each thread of the program in turn.
-    pub fn enter(&mut self) {
-        self.rx.enter();
-    }
-
-    /// Undoes [`Lcore::enter`].
-    pub fn leave(&mut self) {
-        self.rx.leave();
-    }
-
-    /// A turn for who drives from outside, and what the idle policy says then.
-    pub fn drive(&mut self, now: Instant) -> (usize, Next) {
-        let slept = core::mem::take(&mut self.slept);
-        let work = self.turn(now, slept);
-        let next = self.idle.next(self.clock.now(), work > 0, true);
-        (work, next)
-    }
-
-    /// Prepares a sleep that somebody else takes: the bell's, the mail's and the port's descriptors, and how long at most. None = something
-    /// came up. Ends with [`Lcore::end_rest`].
-    pub fn begin_rest(&mut self, now: Instant) -> Option<([i32; 3], Option<Duration>)> {
-        let port = self.rx.wait_fd().map(|fd| fd.as_raw_fd());
-        if !self.fall_asleep(now) {
-            self.wake_up();
-            return None;
-        }
-        let mut limit = self.rest_limit();
-        if port.is_none() {
-            // vhost before its peer is there, which is looked for.
-            limit = Some(limit.map_or(NO_PORT_SLICE, |limit| limit.min(NO_PORT_SLICE)));
-        }
-        self.resting = Some((now, limit));
-        let [bell, mail] = self.mailbox.wakers().map(|fd| fd.as_raw_fd());
-        Some(([bell, mail, port.unwrap_or(-1)], limit))
-    }
-
-    /// The loop is awake.
-    pub fn end_rest(&mut self, now: Instant) {
-        self.wake_up();
-        if let Some((began, limit)) = self.resting.take() {
-            let passed = now.since(began);
-            self.slept = limit.map_or(passed, |limit| limit.min(passed));
-        }
-    }
-
-    /// The bell's or the mail's eventfd was seen.
-    pub fn hear(&self) {
-        self.mailbox.drain();
+    /// Which of the host's lcores it is.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        self.me
     }
 
     /// Whether [`Mail::Stop`] has come.
@@ -690,7 +432,23 @@ impl Lcore {
     }
 }
 
-/// How long who drives from outside sleeps where the port has no descriptor to wait on.
-const NO_PORT_SLICE: Duration = Duration::from_millis(1);
+/// Where frames that another lcore received come in.
+struct Entrance<'a> {
+    now: Instant,
+    stack: &'a mut Stack,
+    memory: &'a mut Memory,
+    tx: &'a mut dyn TxQueue,
+}
+
+impl Taker for Entrance<'_> {
+    fn take(&mut self, frames: &mut [RxFrame<'_>]) {
+        self.stack.ingress(self.now, frames, self.memory, self.tx);
+    }
+
+    fn overhear(&mut self, frame: &mut [u8]) {
+        self.stack.overhear(self.now, frame, self.memory, self.tx);
+    }
+}
+
 /// Changes between two turns that need no allocation.
 const CHANGES_EXPECTED: usize = 256;

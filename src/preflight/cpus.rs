@@ -1,7 +1,7 @@
 //! The data plane's CPUs against those that there are.
 
 use super::{Machine, Report};
-use crate::config::{Config, Idle, Mode, Progress, cpu_list};
+use crate::config::{Config, Idle, LCORES_MAX, Mode, Progress, cpu_list};
 use crate::id::CpuId;
 
 /// Fewer CPUs than this are shared by program, host and kernel.
@@ -34,6 +34,7 @@ pub(super) fn check(config: &Config, machine: &Machine, report: &mut Report) {
         chosen(config, machine, report);
         return;
     };
+    lcores(config, cores, report);
     let allowed = &machine.allowed_cpus;
     if !allowed.is_empty() && allowed.iter().all(|cpu| cores.contains(cpu)) {
         let what = format!(
@@ -47,6 +48,30 @@ pub(super) fn check(config: &Config, machine: &Machine, report: &mut Report) {
         );
     }
     advise_few(config, machine, report);
+}
+
+/// Says how many of the CPUs named serve, and how flows come to them.
+fn lcores(config: &Config, cores: &[CpuId], report: &mut Report) {
+    let (named, serve) = (cores.len(), config.lcores());
+    if named < 2 {
+        return;
+    }
+    let key = "dpdk.core_list_global";
+    let first = cores.first().map_or(0, |cpu| cpu.0);
+    if config.gpu.is_some() {
+        let what =
+            format!("{named} CPUs are named and CPU {first} serves alone, because of \"gpu\"");
+        return report.warning(key, what, "one CPU, or no \"gpu\"");
+    }
+    if named > serve as usize {
+        let what = format!("{named} CPUs are named and the first {serve} serve");
+        report.warning(key, what, format!("{LCORES_MAX} at most"));
+    }
+    let what = format!(
+        "{serve} lcores: connections are spread by their hash; a port with fewer than {serve} queues is received \
+         from by CPU {first}, which passes frames on"
+    );
+    report.info(key, what, "");
 }
 
 /// The program's own threads drive: there is no CPU to be chosen.

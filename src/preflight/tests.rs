@@ -268,6 +268,23 @@ fn cores_against_the_machine() {
         Severity::Warning,
         &["CPU 1 is all that this process may use"],
     );
+    let infos = lines(&cores("4,5"), &machine(), Severity::Info);
+    let several = |line: &&String| line.contains("2 lcores") && line.contains("by CPU 4");
+    assert_eq!(infos.iter().filter(several).count(), 1, "{infos:?}");
+    let many = Machine {
+        online_cpus: cpus(16),
+        allowed_cpus: cpus(16),
+        ..machine()
+    };
+    let parts = ["12 CPUs are named and the first 8 serve", "8 at most"];
+    one(&cores("1-12"), &many, Severity::Warning, &parts);
+    let gpu = config(
+        BDF,
+        r#""dpdk": {"core_list_global": "4,5"}, "gpu": {"enabled": true, "pipeline": [{"kernel": "stats"}]}"#,
+    );
+    let warnings = lines(&gpu, &machine(), Severity::Warning);
+    let alone = |line: &&String| line.contains("CPU 4 serves alone, because of");
+    assert_eq!(warnings.iter().filter(alone).count(), 1, "{warnings:?}");
     let infos = lines(
         &config(BDF, ""),
         &Machine {

@@ -113,16 +113,16 @@ fn loom_the_lcore_does_not_sleep_through_a_bell() {
             let (control, wish) = (Arc::clone(&control), Arc::clone(&wish));
             thread::spawn(move || {
                 wish.store(1, Ordering::Relaxed);
-                ring_doorbell(&control, OBJECT)
+                ring_doorbell(&control, OBJECT).is_some()
             })
         };
-        begin_lcore_sleep(&control);
-        let sleeps = !control.doorbells().unwrap().may_have_any();
+        begin_lcore_sleep(&control, 0);
+        let sleeps = !control.doorbells(0).unwrap().may_have_any();
         let woken = program.join().unwrap();
         assert!(!sleeps || woken, "asleep for ever");
-        end_lcore_sleep(&control);
+        end_lcore_sleep(&control, 0);
         let mut heard = 0;
-        control.doorbells().unwrap().take(0, |index| {
+        control.doorbells(0).unwrap().take(0, |index| {
             assert_eq!((index, wish.load(Ordering::Relaxed)), (OBJECT, 1));
             heard += 1;
             true
@@ -138,11 +138,11 @@ fn loom_two_ringers_wake_the_lcore_once() {
         let ringers: Vec<_> = (0..2)
             .map(|index| {
                 let control = Arc::clone(&control);
-                thread::spawn(move || ring_doorbell(&control, index))
+                thread::spawn(move || ring_doorbell(&control, index).is_some())
             })
             .collect();
-        begin_lcore_sleep(&control);
-        let sleeps = !control.doorbells().unwrap().may_have_any();
+        begin_lcore_sleep(&control, 0);
+        let sleeps = !control.doorbells(0).unwrap().may_have_any();
         let writes = ringers
             .into_iter()
             .map(|ringer| usize::from(ringer.join().unwrap()))

@@ -373,6 +373,7 @@ mod tests {
             },
             shares_cpu: false,
             somaxconn: 1,
+            peers: None,
             now: monotonic(),
         });
         let (end, alive) = rustix::pipe::pipe().unwrap();

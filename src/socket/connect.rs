@@ -4,7 +4,7 @@ use core::net::SocketAddrV4;
 
 use super::options::Options;
 use super::state;
-use super::wish::{self, Wish, ask_first, claim};
+use super::wish::{self, Wish, ask_first, claim_anywhere};
 use crate::attach::{Link, Object};
 use crate::channel::cell::kind;
 use crate::channel::sync::Ordering;
@@ -21,7 +21,7 @@ pub fn start(
     remote: SocketAddrV4,
     options: &Options,
 ) -> Result<Object> {
-    let object = claim(link, options, true)?;
+    let object = claim_anywhere(link, options)?;
     ask_first(link, object, Wish::Connect { local, remote })
 }
 

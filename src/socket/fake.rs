@@ -9,12 +9,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::attach::link::Parts;
 use crate::attach::{Link, Object};
-use crate::channel::accept_ring;
+use crate::channel::accept_ring::Queue;
 use crate::channel::byte_ring::{self, Pending};
 use crate::channel::cell::{ObjectCell, flag, kind, operation, process};
-use crate::channel::layout::Layout;
+use crate::channel::layout::{LCORES_MAX, Layout};
 use crate::channel::map::{Control, Receive};
-use crate::channel::sync::{AtomicU32, Ordering, fence};
+use crate::channel::sync::{Ordering, fence};
 use crate::ffi::descriptor;
 use crate::{readiness, waiter};
 
@@ -40,7 +40,12 @@ impl Drop for Fake {
 
 impl Fake {
     pub(crate) fn new() -> Self {
-        let layout = Layout::for_flows(1, RING, RING);
+        Self::of_lcores(1)
+    }
+
+    /// A host with so many lcores.
+    pub(crate) fn of_lcores(lcores: u32) -> Self {
+        let layout = Layout::for_flows(1, RING, RING).with_lcores(lcores);
         let (control, _) = Control::create(layout).unwrap();
         let (receive, receive_fd) = Receive::create(layout).unwrap();
         let cell = control.process(0).unwrap();
@@ -53,13 +58,17 @@ impl Fake {
             None,
         )
         .unwrap();
-        let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+        let mut bells = [-1; LCORES_MAX as usize];
+        for bell in bells.iter_mut().take(layout.lcores as usize) {
+            let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK);
+            *bell = descriptor::raw(eventfd.unwrap());
+        }
         let parts = Parts {
             control,
             receive,
             process: 0,
             control_socket: descriptor::raw(theirs),
-            host_eventfd: descriptor::raw(bell),
+            lcore_eventfds: bells,
             family: 0,
             registry: None,
         };
@@ -167,7 +176,7 @@ impl Fake {
         out
     }
 
-    /// A connection of `peer` at object `index` waits at `listener`.
+    /// A connection of `peer` at object `index` waits at `listener`, in the queue of the lcore that the index belongs to.
     pub(crate) fn connection(&self, listener: Object, index: u32, peer: SocketAddrV4) {
         let stream = self.stream(index);
         let fact = &self.cell(stream).fact;
@@ -175,25 +184,41 @@ impl Fake {
             .store(peer.ip().to_bits(), Ordering::Relaxed);
         fact.remote_port
             .store(u32::from(peer.port()), Ordering::Relaxed);
-        let entries = accept_ring::entries(RING);
+        let lcore = self.layout.lcore_of(index);
         // The host's own mapping is writable: the queue is written by the same function as there.
         let cell = self.cell(listener);
-        let entries: &[AtomicU32] = self
-            .link
-            .receive
-            .accept_entries(listener.index, entries)
-            .unwrap();
-        assert!(accept_ring::push(&cell.host, &cell.read, entries, index));
+        let entries = self.link.receive.accept_entries(listener.index, lcore);
+        let queue = Queue::new(cell, lcore, entries.unwrap()).unwrap();
+        assert!(queue.push(index));
         self.alert(listener);
+    }
+
+    /// The share of the host's indices that begins at the number returned belongs to `lcore`.
+    pub(crate) fn first_of(&self, lcore: u32) -> u32 {
+        self.layout.host_share(lcore).start
+    }
+
+    /// The lcores at which the bell of `object` rang.
+    pub(crate) fn rang_at(&self, object: Object) -> Vec<u32> {
+        let bells = |lcore| self.link.control.doorbells(lcore).unwrap();
+        (0..self.layout.lcores)
+            .filter(|lcore| bells(*lcore).clear(object.index))
+            .collect()
     }
 
     /// Takes the bells that rang, and answers wishes: `answer` 0, or the errno of a refusal.
     pub(crate) fn bells(&self, answer: i32) -> Vec<u32> {
         let mut rung = Vec::new();
-        self.link.control.doorbells().unwrap().take(0, |index| {
-            rung.push(index);
-            true
-        });
+        for lcore in 0..self.layout.lcores {
+            self.link
+                .control
+                .doorbells(lcore)
+                .unwrap()
+                .take(0, |index| {
+                    rung.push(index);
+                    true
+                });
+        }
         for &index in &rung {
             let cell = self.link.control.object(index).unwrap();
             let wish = cell.wish.wish.load(Ordering::Acquire);

@@ -8,12 +8,12 @@ use super::wish::{self, Wish, ask_first, claim};
 use super::{close, hold, state};
 use crate::attach::link::NUMBERS;
 use crate::attach::{self, Link, Object};
-use crate::channel::accept_ring;
+use crate::channel::accept_ring::{self, Queue};
 use crate::channel::cell::{FactLine, ObjectCell, kind, shut};
 use crate::channel::owner::OwnerWord;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
-use crate::readiness;
+use crate::readiness::FIRST_LCORE;
 use crate::time::{Instant, monotonic};
 use crate::waiter::owner::{self, Held};
 
@@ -25,7 +25,7 @@ static ACCEPTING: [OwnerWord; NUMBERS] = [const { OwnerWord::new() }; NUMBERS];
 /// # Errors
 /// The host's refusal (EADDRINUSE, EADDRNOTAVAIL), ENFILE, ENOMEM, ENETDOWN.
 pub fn listen(link: &Link, local: SocketAddrV4, backlog: u32, options: &Options) -> Result<Object> {
-    let object = claim(link, options, false)?;
+    let object = claim(link, FIRST_LCORE, options, false)?;
     ask_first(link, object, Wish::Listen { local, backlog })
 }
 
@@ -111,7 +111,7 @@ pub fn accept(
         }
         let mut woken_by_state = false;
         state::until(link, object, twin, deadline, &mut || {
-            woken_by_state = readiness::readable_bytes(cell) > 0
+            woken_by_state = accept_ring::queued(&cell.queue) > 0
                 || cell.host.kind.load(Ordering::Acquire) != kind::LISTENER
                 || cell.write.shut.load(Ordering::Relaxed) & shut::READ != 0
                 || link.is_dead();
@@ -123,42 +123,60 @@ pub fn accept(
     }
 }
 
-/// Marks the first entry held and pops it; None when the queue is empty.
+/// Marks the first entry of a queue held and pops it; None when all queues are empty.
 fn pop(link: &Link, listener: Object, cell: &ObjectCell) -> Result<Option<(Object, SocketAddrV4)>> {
-    if readiness::readable_bytes(cell) == 0 {
+    if accept_ring::queued(&cell.queue) == 0 {
         return Ok(None);
     }
     let word = ACCEPTING.get(link.number() as usize).ok_or(Errno::NFILE)?;
     let held = owner::take(link, word);
-    let popped = pop_alone(link, listener, cell);
+    let popped = pop_round(link, listener, cell);
     if held != Held::Nested {
         owner::release(word, || ());
     }
-    let popped = popped?;
-    if popped.is_some() {
-        // The host counts what was taken, and makes room.
-        link.ring(listener.index);
+    let Some((lcore, stream, peer)) = popped? else {
+        return Ok(None);
+    };
+    // The lcore counts what was taken, and makes room.
+    link.ring_at(lcore, listener.index);
+    Ok(Some((stream, peer)))
+}
+
+/// Pops from the queue of one lcore after the other, beginning at another one each time, so that none of them has to wait for
+/// the others to be empty.
+fn pop_round(
+    link: &Link,
+    listener: Object,
+    cell: &ObjectCell,
+) -> Result<Option<(u32, Object, SocketAddrV4)>> {
+    let lcores = link.lcores();
+    let first = if lcores > 1 { link.turn() } else { 0 };
+    for step in 0..lcores {
+        let lcore = first.wrapping_add(step) % lcores;
+        if let Some((stream, peer)) = pop_alone(link, listener, cell, lcore)? {
+            return Ok(Some((lcore, stream, peer)));
+        }
     }
-    Ok(popped)
+    Ok(None)
 }
 
 fn pop_alone(
     link: &Link,
     listener: Object,
     cell: &ObjectCell,
+    lcore: u32,
 ) -> Result<Option<(Object, SocketAddrV4)>> {
-    let entries = accept_ring::entries(link.control.layout().rx_ring_bytes);
-    let entries = link
-        .receive
-        .accept_entries(listener.index, entries)
+    let entries = link.receive.accept_entries(listener.index, lcore);
+    let queue = entries
+        .and_then(|entries| Queue::new(cell, lcore, entries))
         .ok_or(Errno::BADF)?;
-    while let Some(front) = accept_ring::front(&cell.host, &cell.read, entries) {
+    while let Some(front) = queue.front() {
         let Some(stream) = Object::at(link, front.object) else {
             return Err(Errno::BADF);
         };
         // Held before it is popped, so that our death leaves it either queued or held.
         hold::add(link, stream)?;
-        if !accept_ring::pop(&cell.read, front) {
+        if !queue.pop(front) {
             close::release(link, stream);
             continue;
         }

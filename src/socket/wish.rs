@@ -10,23 +10,46 @@ use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::thread;
 
-/// Takes a free index of the program's half and holds it; with larger rings where there are such, `for_bytes` are to go through.
+/// Takes a free index of the program's half at any lcore, another one each time, and holds it.
 ///
 /// # Errors
 /// ENFILE when all are in use, ENOMEM, ENETDOWN when the host is gone.
-pub(super) fn claim(link: &Link, options: &options::Options, for_bytes: bool) -> Result<Object> {
+pub(super) fn claim_anywhere(link: &Link, options: &options::Options) -> Result<Object> {
+    let lcores = link.lcores();
+    let first = if lcores > 1 { link.turn() } else { 0 };
+    let mut claimed = Err(Errno::NFILE);
+    for step in 0..lcores {
+        claimed = claim(link, first.wrapping_add(step) % lcores, options, true);
+        if claimed != Err(Errno::NFILE) {
+            break;
+        }
+    }
+    claimed
+}
+
+/// Takes a free index of the program's half at `lcore` and holds it; with larger rings where there are such, `for_bytes` are to
+/// go through.
+///
+/// # Errors
+/// ENFILE when all are in use, ENOMEM, ENETDOWN when the host is gone.
+pub(super) fn claim(
+    link: &Link,
+    lcore: u32,
+    options: &options::Options,
+    for_bytes: bool,
+) -> Result<Object> {
     if link.is_dead() {
         return Err(Errno::NETDOWN);
     }
     let taken = link.control.taken().ok_or(Errno::NFILE)?;
     let layout = link.control.layout();
-    let end = layout.first_host_object();
+    let share = layout.program_share(lcore);
     // Threads begin at different words, so that they seldom meet.
-    let hint = thread::id().wrapping_mul(64) % end.max(1);
+    let hint = thread::id().wrapping_mul(64);
     let index = (for_bytes && layout.large_ring_bytes != 0)
-        .then(|| taken.claim(0, LARGE_OBJECTS))
+        .then(|| taken.claim(0, share.start..share.start + LARGE_OBJECTS))
         .flatten()
-        .or_else(|| taken.claim(hint, end))
+        .or_else(|| taken.claim(hint, share))
         .ok_or(Errno::NFILE)?;
     let object = Object::at(link, index).ok_or(Errno::NFILE)?;
     if let Err(error) = hold::add(link, object) {

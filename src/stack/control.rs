@@ -3,9 +3,9 @@
 use core::net::Ipv4Addr;
 use core::ops::Range;
 
-use super::api::FlowState;
+use super::api::{FlowMemory, FlowState};
 use super::arp::ArpFrame;
-use super::demux::{IcmpFrame, UdpFrame};
+use super::demux::{Class, IcmpFrame, UdpFrame, classify};
 use super::flow_table::Flags;
 use super::icmp::{self, IcmpError, IcmpErrorKind, Transport};
 use super::input::snd_una;
@@ -13,7 +13,7 @@ use super::interface::Outlet;
 use super::segment::Link;
 use super::stack::{Io, Stack};
 use super::tracker::distance;
-use crate::device::{TxMeta, TxQueue};
+use crate::device::{RxMeta, TxMeta, TxQueue};
 use crate::errno::Errno;
 use crate::time::Instant;
 
@@ -26,16 +26,37 @@ impl Stack {
         debug_assert!(failed.is_empty(), "an announcement asks nobody");
     }
 
-    pub(crate) fn receive_arp(&mut self, io: &mut Io<'_>, bytes: &[u8], place: Range<usize>) {
-        self.counters.rx_arp_packets.raise();
+    /// Learns from a frame that another lcore has received and answers: ARP.
+    pub fn overhear(
+        &mut self,
+        now: Instant,
+        bytes: &[u8],
+        memory: &mut dyn FlowMemory,
+        tx: &mut dyn TxQueue,
+    ) {
+        if let Class::Arp(place) = classify(bytes, RxMeta::default(), &self.rules) {
+            self.receive_arp(&mut Io { now, memory, tx }, bytes, place, false);
+        }
+    }
+
+    pub(crate) fn receive_arp(
+        &mut self,
+        io: &mut Io<'_>,
+        bytes: &[u8],
+        place: Range<usize>,
+        answers: bool,
+    ) {
+        if answers {
+            self.counters.rx_arp_packets.raise();
+        }
         let Some(packet) = bytes.get(place) else {
             return;
         };
         let outcome = self.neighbors.ingress_arp(io.now, packet);
-        if let Some(reply) = outcome.reply {
+        if let Some(reply) = outcome.reply.filter(|_| answers) {
             self.send_arp_frame(io.tx, reply);
         }
-        if let Some((address, mac)) = outcome.duplicate {
+        if let Some((address, mac)) = outcome.duplicate.filter(|_| answers) {
             self.counters.arp_duplicates.raise();
             if self.warnings.allow(io.now) {
                 let [a, b, c, d, e, f] = mac;

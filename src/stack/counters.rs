@@ -57,6 +57,8 @@ crate::counters! {
         flows_accepted,
         /// Flows begun by connect.
         flows_connecting,
+        /// Of them, those whose port was chosen by their program so that another lcore receives for them.
+        flows_guest,
         /// Connects that came to a connection.
         flows_connected,
         /// Flows freed.

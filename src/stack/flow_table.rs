@@ -94,6 +94,9 @@ impl Flags {
         Self(self.0 | other.0)
     }
 
+    /// It lies with this lcore although its hash leads to another one; see `steering.rs`.
+    pub(crate) const GUEST: Self = Self(16_384);
+
     /// Whether `flag` is set.
     pub(crate) fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0
@@ -178,6 +181,11 @@ impl Cold {
             self.places.receive.wrapping_add(offset),
             payload.clamp(1, PAYLOAD_AHEAD),
         );
+        prefetch::line(self.places.send);
+    }
+
+    /// Fetches the start of the send buffer.
+    pub(crate) fn prefetch_send(&self) {
         prefetch::line(self.places.send);
     }
 
@@ -385,6 +393,16 @@ impl FlowTable {
             prefetch::value(slot);
         }
         hash
+    }
+
+    /// Fetches both parts of the flow at `index`.
+    pub(crate) fn prefetch_at(&self, index: u32) {
+        if let (Some(hot), Some(cold)) =
+            (self.hot.get(index as usize), self.cold.get(index as usize))
+        {
+            prefetch::value(hot);
+            prefetch::value(cold);
+        }
     }
 
     /// Fetches both parts of the flow that probably has this hash, and returns its index.

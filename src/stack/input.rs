@@ -170,7 +170,7 @@ impl Stack {
             Class::Tcp(frame) => self.receive_tcp(io, bytes, frame, flow),
             Class::Udp(frame) => self.receive_udp(io, bytes, &frame),
             Class::Icmp(frame) => self.receive_icmp(io, bytes, &frame),
-            Class::Arp(place) => self.receive_arp(io, bytes, place),
+            Class::Arp(place) => self.receive_arp(io, bytes, place, true),
             Class::NotOurs(reason) | Class::Bad(reason) => reason.counter(&self.counters).raise(),
         }
     }

@@ -263,11 +263,20 @@ impl Stack {
             held.give_back(io.memory, backed);
             return Err(Errno::NOBUFS);
         };
+        let is_guest = !looped && !self.is_at_home(key);
+        if is_guest && !self.invite(key) {
+            self.table.remove(index);
+            held.give_back(io.memory, backed);
+            return Err(Errno::ADDRNOTAVAIL);
+        }
         let flow = self.table.id(index);
         let port_class = self.port_class;
         let mss = segment_limit(self.port_mtu(), request.options.max_segment);
         if let Some((hot, cold)) = self.table.parts(index) {
             hot.flags.set(Flags::ACTIVE);
+            if is_guest {
+                hot.flags.set(Flags::GUEST);
+            }
             cold.mac = self.station.mac;
             if looped {
                 hot.flags.set(Flags::LOOPED);
@@ -294,14 +303,35 @@ impl Stack {
         Ok((flow, key.local))
     }
 
+    /// Whether the replies of a connection come to this lcore by themselves.
+    fn is_at_home(&self, key: FlowKey) -> bool {
+        self.place
+            .as_ref()
+            .is_none_or(|place| place.is_at_home(key))
+    }
+
+    /// Has the replies of a connection sent here by whoever receives them. False when it is taken.
+    fn invite(&self, key: FlowKey) -> bool {
+        let invited = self
+            .place
+            .as_ref()
+            .is_some_and(|place| place.steering.invite(key, place.lcore));
+        if invited {
+            self.counters.flows_guest.raise();
+        }
+        invited
+    }
+
     fn pick_port(&mut self, now: Instant, address: Ipv4Addr, remote: SocketAddrV4) -> Option<u16> {
         let (table, listeners, time_wait) = (&self.table, &self.listeners, &self.time_wait);
+        let place = self.place.as_ref();
         self.ports.pick(now, address, remote, |port| {
             let key = FlowKey {
                 local: SocketAddrV4::new(address, port),
                 remote,
             };
             port == 0
+                || place.is_some_and(|place| !place.is_at_home(key))
                 || listeners.is_port_used(port)
                 || table.lookup(key).is_some()
                 || time_wait.contains(key)
@@ -537,6 +567,11 @@ impl Stack {
         }
         let flags = hot.flags;
         let (held, backed) = (cold.held, cold.meter.backed as usize);
+        if hot.flags.has(Flags::GUEST)
+            && let Some(place) = &self.place
+        {
+            place.steering.dismiss(hot.key);
+        }
         self.changes.gone(
             &mut cold.mark,
             Change::Gone {

@@ -3,8 +3,10 @@
 //! RFC 9293 3.10.7.2; the two limits are Linux' (`sk_max_ack_backlog`, listen(2)).
 
 use core::net::{Ipv4Addr, SocketAddrV4};
+use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use super::api::{FlowOptions, ListenRequest, Owner};
 use super::demux::FlowKey;
@@ -27,16 +29,51 @@ pub(crate) struct Listener {
     pub(crate) options: FlowOptions,
     /// See [`ListenRequest::shares`].
     shares: Option<u32>,
-    /// Connections that may wait for accept, less one.
-    backlog: u32,
-    /// Flows whose handshake is not complete.
-    half_open: u32,
-    /// Established flows that the program has not taken.
-    queued: u32,
+    /// How many wait, at all lcores together.
+    waiting: Arc<Waiting>,
     /// Flows whose handshake began, the oldest first; some of them are half-open no more.
     begun: VecDeque<(FlowId, Instant)>,
     /// Flows whose handshake was completed, the oldest first; some of them wait no more.
     completed: VecDeque<FlowId>,
+}
+
+/// How many wait at a listener, of all lcores that serve it together: its limits are those of one listener, whoever received
+/// the connections.
+#[derive(Debug)]
+pub struct Waiting {
+    /// Connections that may wait for accept, less one.
+    backlog: AtomicU32,
+    /// Flows whose handshake is not complete.
+    half_open: AtomicU32,
+    /// Established flows that the program has not taken.
+    queued: AtomicU32,
+}
+
+impl Waiting {
+    /// Nobody waits.
+    #[must_use]
+    pub fn new(backlog: u32) -> Self {
+        Self {
+            backlog: AtomicU32::new(backlog),
+            half_open: AtomicU32::new(0),
+            queued: AtomicU32::new(0),
+        }
+    }
+}
+
+/// Relaxed everywhere: nothing else is published by these numbers, and two lcores that look at once may admit one too many.
+fn value(count: &AtomicU32) -> u32 {
+    count.load(Ordering::Relaxed)
+}
+
+fn add(count: &AtomicU32) {
+    count.fetch_add(1, Ordering::Relaxed);
+}
+
+fn subtract(count: &AtomicU32) {
+    let less = |count: u32| count.checked_sub(1);
+    // Nothing to take away: then nothing waited.
+    let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }
 
 /// A handshake that has had this long may give way to a new one: its SYN-ACK was sent twice, and a peer that is there has
@@ -46,12 +83,12 @@ const GIVES_WAY_AFTER: Duration = Duration::from_secs(1);
 impl Listener {
     /// Whether no further completed connection may wait: Linux admits `backlog + 1`.
     pub(crate) fn accept_queue_full(&self) -> bool {
-        self.queued > self.backlog
+        value(&self.waiting.queued) > value(&self.waiting.backlog)
     }
 
     /// Whether no further handshake may begin. A backlog of 0 counts as 1, because there are no cookies yet.
     pub(crate) fn syn_backlog_full(&self) -> bool {
-        self.half_open >= self.backlog.max(1)
+        value(&self.waiting.half_open) >= value(&self.waiting.backlog).max(1)
     }
 
     /// The handshake of `flow` began.
@@ -61,9 +98,9 @@ impl Listener {
         now: Instant,
         is_half_open: impl Fn(FlowId) -> bool,
     ) {
-        self.half_open = self.half_open.saturating_add(1);
+        add(&self.waiting.half_open);
         // Twice the half-open ones at most, at a constant cost for each.
-        if self.begun.len() > 2 * self.half_open as usize + BEGUN_SLACK {
+        if self.begun.len() > 2 * value(&self.waiting.half_open) as usize + BEGUN_SLACK {
             self.begun.retain(|(flow, _)| is_half_open(*flow));
         }
         self.begun.push_back((flow, now));
@@ -86,16 +123,16 @@ impl Listener {
     }
 
     /// A handshake was given up.
-    pub(crate) fn give_up(&mut self) {
-        self.half_open = self.half_open.saturating_sub(1);
+    pub(crate) fn give_up(&self) {
+        subtract(&self.waiting.half_open);
     }
 
     /// The handshake of `flow` was completed; it waits for accept.
     pub(crate) fn complete(&mut self, flow: FlowId, is_queued: impl Fn(FlowId) -> bool) {
         self.give_up();
-        self.queued = self.queued.saturating_add(1);
+        add(&self.waiting.queued);
         // As in `begin`.
-        if self.completed.len() > 2 * self.queued as usize + BEGUN_SLACK {
+        if self.completed.len() > 2 * value(&self.waiting.queued) as usize + BEGUN_SLACK {
             self.completed.retain(|flow| is_queued(*flow));
         }
         self.completed.push_back(flow);
@@ -108,13 +145,18 @@ impl Listener {
     }
 
     /// A waiting flow was taken by the program, or died.
-    pub(crate) fn leave_queue(&mut self) {
-        self.queued = self.queued.saturating_sub(1);
+    pub(crate) fn leave_queue(&self) {
+        subtract(&self.waiting.queued);
     }
 
     /// Changes the backlog; waiting connections stay.
-    pub(crate) fn set_backlog(&mut self, backlog: u32) {
-        self.backlog = backlog;
+    pub(crate) fn set_backlog(&self, backlog: u32) {
+        self.waiting.backlog.store(backlog, Ordering::Relaxed);
+    }
+
+    /// What it shares with the other lcores.
+    pub(crate) fn waiting(&self) -> Arc<Waiting> {
+        Arc::clone(&self.waiting)
     }
 }
 
@@ -130,6 +172,8 @@ pub(crate) struct ListenerTable {
     by_endpoint: HashMap<SocketAddrV4, Vec<u32>>,
     /// Listeners a port, so that the ephemeral search asks in one step.
     ports: HashMap<u16, u32>,
+    /// Which of how many lcores has this table.
+    lane: Option<(usize, usize)>,
 }
 
 impl ListenerTable {
@@ -138,7 +182,11 @@ impl ListenerTable {
     /// # Errors
     /// EADDRINUSE when the port is taken at this address, or at every address, or this asks for every address
     /// and one is taken; unless all of them share it (socket(7), SO_REUSEPORT).
-    pub(crate) fn add(&mut self, request: &ListenRequest) -> Result<ListenerId, Errno> {
+    pub(crate) fn add(
+        &mut self,
+        request: &ListenRequest,
+        waiting: Arc<Waiting>,
+    ) -> Result<ListenerId, Errno> {
         let port = request.local.port();
         let every = request.local.ip().is_unspecified();
         let overlaps = |local: &SocketAddrV4| {
@@ -161,9 +209,7 @@ impl ListenerTable {
             token: request.token,
             options: request.options,
             shares: request.shares,
-            backlog: request.backlog,
-            half_open: 0,
-            queued: 0,
+            waiting,
             begun: VecDeque::new(),
             completed: VecDeque::new(),
         };
@@ -218,8 +264,14 @@ impl ListenerTable {
         Some(listener)
     }
 
+    /// This is the table of one of several lcores, all of which have the same listeners in the same order.
+    pub(crate) fn set_lane(&mut self, lcore: u32, lcores: u32) {
+        self.lane = Some((lcore as usize, lcores.max(1) as usize));
+    }
+
     /// The listener that a SYN of `key` belongs to: the exact address goes before every address, and of those that share an
-    /// endpoint the flow's hash under `secret` chooses one (Linux reuseport_select_sock).
+    /// endpoint the flow's hash under `secret` chooses one (Linux reuseport_select_sock). Among several lcores they are dealt
+    /// out, so that each has its own, where that gives equal parts.
     pub(crate) fn lookup(&self, key: FlowKey, secret: &[u8; 16]) -> Option<ListenerId> {
         let local = key.local;
         let group = self.by_endpoint.get(&local).or_else(|| {
@@ -231,7 +283,15 @@ impl ListenerTable {
             count => {
                 let hash = siphash(secret, &key.to_bytes()) >> 32;
                 // Scaled, not divided: all bits of the hash count (reciprocal_scale).
-                usize::try_from((hash * count as u64) >> 32).unwrap_or(0)
+                let scaled =
+                    |count: usize| usize::try_from((hash * count as u64) >> 32).unwrap_or(0);
+                match self.lane {
+                    Some((lcore, lcores)) if count % lcores == 0 => {
+                        lcore + lcores * scaled(count / lcores)
+                    }
+                    Some((lcore, lcores)) if lcores % count == 0 => lcore % count,
+                    _ => scaled(count),
+                }
             }
         };
         let index = *group.get(place)?;
@@ -272,9 +332,9 @@ impl ListenerTable {
             local: listener.local,
             owner: listener.owner,
             token: listener.token,
-            backlog: listener.backlog,
-            queued: listener.queued,
-            half_open: listener.half_open,
+            backlog: value(&listener.waiting.backlog),
+            queued: value(&listener.waiting.queued),
+            half_open: value(&listener.waiting.half_open),
         })
     }
 
@@ -299,6 +359,10 @@ mod tests {
         }
     }
 
+    fn add(table: &mut ListenerTable, request: &ListenRequest) -> Result<ListenerId, Errno> {
+        table.add(request, Arc::new(Waiting::new(request.backlog)))
+    }
+
     fn from(address: [u8; 4], remote_port: u16) -> FlowKey {
         FlowKey {
             local: SocketAddrV4::new(address.into(), 80),
@@ -318,19 +382,22 @@ mod tests {
             ..request(address, 80)
         };
         let members: Vec<_> = (0..4)
-            .map(|_| table.add(&sharing([10, 0, 0, 1], 1)).unwrap())
+            .map(|_| add(&mut table, &sharing([10, 0, 0, 1], 1)).unwrap())
             .collect();
         assert_eq!(
-            table.add(&request([10, 0, 0, 1], 80)),
+            add(&mut table, &request([10, 0, 0, 1], 80)),
             Err(Errno::ADDRINUSE)
         );
         assert_eq!(
-            table.add(&sharing([10, 0, 0, 1], 2)),
+            add(&mut table, &sharing([10, 0, 0, 1], 2)),
             Err(Errno::ADDRINUSE),
             "of another user"
         );
-        assert_eq!(table.add(&request([0, 0, 0, 0], 80)), Err(Errno::ADDRINUSE));
-        let all = table.add(&sharing([0, 0, 0, 0], 1)).unwrap();
+        assert_eq!(
+            add(&mut table, &request([0, 0, 0, 0], 80)),
+            Err(Errno::ADDRINUSE)
+        );
+        let all = add(&mut table, &sharing([0, 0, 0, 0], 1)).unwrap();
         let chosen = |table: &ListenerTable| -> Vec<ListenerId> {
             (0..4_000)
                 .map(|port| table.lookup(from([10, 0, 0, 1], port), &[7; 16]).unwrap())
@@ -356,24 +423,85 @@ mod tests {
     #[test]
     fn a_wildcard_and_an_address_exclude_each_other() {
         let mut table = ListenerTable::default();
-        let exact = table.add(&request([10, 0, 0, 1], 80)).unwrap();
-        assert_eq!(table.add(&request([0, 0, 0, 0], 80)), Err(Errno::ADDRINUSE));
-        let other = table.add(&request([10, 0, 0, 2], 80)).unwrap();
+        let exact = add(&mut table, &request([10, 0, 0, 1], 80)).unwrap();
+        assert_eq!(
+            add(&mut table, &request([0, 0, 0, 0], 80)),
+            Err(Errno::ADDRINUSE)
+        );
+        let other = add(&mut table, &request([10, 0, 0, 2], 80)).unwrap();
         assert_eq!(table.lookup(to([10, 0, 0, 2]), &[0; 16]), Some(other));
         assert!(table.remove(exact).is_some());
         assert!(table.is_port_used(80));
         assert!(table.remove(other).is_some());
         assert!(!table.is_port_used(80));
-        let all = table.add(&request([0, 0, 0, 0], 80)).unwrap();
+        let all = add(&mut table, &request([0, 0, 0, 0], 80)).unwrap();
         assert_eq!(table.lookup(to([10, 0, 0, 9]), &[0; 16]), Some(all));
+    }
+
+    #[test]
+    fn those_that_share_an_endpoint_are_dealt_out_to_the_lcores() {
+        for (members, lcores, each) in [(4, 2, 2), (2, 2, 1), (2, 4, 1), (3, 2, 3)] {
+            let mut seen = Vec::new();
+            for lcore in 0..lcores {
+                let mut table = ListenerTable::default();
+                table.set_lane(lcore, lcores);
+                for _ in 0..members {
+                    let request = ListenRequest {
+                        shares: Some(1),
+                        ..request([10, 0, 0, 1], 80)
+                    };
+                    add(&mut table, &request).unwrap();
+                }
+                let mut own: Vec<_> = (0..400)
+                    .map(|port| table.lookup(from([10, 0, 0, 1], port), &[7; 16]).unwrap())
+                    .map(|id| id.index)
+                    .collect();
+                own.sort_unstable();
+                own.dedup();
+                assert_eq!(own.len(), each, "{members} members, {lcores} lcores");
+                seen.extend(own);
+            }
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!(seen.len(), members, "every member has an lcore");
+        }
+    }
+
+    #[test]
+    fn the_limits_are_those_of_all_lcores_together() {
+        let (mut one, mut other) = (ListenerTable::default(), ListenerTable::default());
+        let first = add(&mut one, &request([10, 0, 0, 1], 80)).unwrap();
+        let waiting = one.at(first).unwrap().waiting();
+        let second = other.add(&request([10, 0, 0, 1], 80), waiting).unwrap();
+        let flow = FlowId {
+            index: 0,
+            generation: 0,
+        };
+        for is_one in [true, false, true] {
+            let (table, id) = if is_one {
+                (&mut one, first)
+            } else {
+                (&mut other, second)
+            };
+            let listener = table.at_mut(id).unwrap();
+            assert!(!listener.accept_queue_full() && !listener.syn_backlog_full());
+            listener.begin(flow, Instant::ZERO, |_| true);
+            listener.complete(flow, |_| true);
+        }
+        assert!(other.at(second).unwrap().accept_queue_full());
+        one.at(first).unwrap().set_backlog(3);
+        assert!(!other.at(second).unwrap().accept_queue_full());
+        other.at_mut(second).unwrap().leave_queue();
+        one.at(first).unwrap().set_backlog(2);
+        assert!(!one.at(first).unwrap().accept_queue_full());
     }
 
     #[test]
     fn an_old_id_does_not_reach_the_next_listener() {
         let mut table = ListenerTable::default();
-        let old = table.add(&request([10, 0, 0, 1], 80)).unwrap();
+        let old = add(&mut table, &request([10, 0, 0, 1], 80)).unwrap();
         table.remove(old);
-        let new = table.add(&request([10, 0, 0, 1], 80)).unwrap();
+        let new = add(&mut table, &request([10, 0, 0, 1], 80)).unwrap();
         assert_eq!(old.index, new.index);
         assert!(table.at(old).is_none());
         assert!(table.remove(old).is_none());
@@ -383,7 +511,7 @@ mod tests {
     #[test]
     fn the_accept_queue_admits_one_more_than_the_backlog() {
         let mut table = ListenerTable::default();
-        let id = table.add(&request([10, 0, 0, 1], 80)).unwrap();
+        let id = add(&mut table, &request([10, 0, 0, 1], 80)).unwrap();
         let listener = table.at_mut(id).unwrap();
         for _ in 0..3 {
             assert!(!listener.accept_queue_full());

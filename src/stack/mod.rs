@@ -40,6 +40,7 @@ pub mod siphash;
 #[allow(clippy::module_inception)] // it holds the type of that name
 mod stack;
 mod stall;
+pub mod steering;
 mod stretch_ack;
 mod sweep;
 #[cfg(test)]
@@ -53,6 +54,7 @@ mod watchdog;
 
 pub use api::*;
 pub use counters::StackCounters;
+pub use listener::Waiting;
 pub use stack::{Close, Stack};
 pub use urgent::UrgentMark;
 pub use view::{FlowView, ListenerView, RestView, Slice, Stage};

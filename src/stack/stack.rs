@@ -5,6 +5,7 @@
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use super::api::{Change, Facts, FlowMemory, FlowOptions, ListenRequest, StackConfig};
 use super::changes::{Changes, forget};
@@ -13,13 +14,14 @@ use super::demux::{Class, FlowKey, Rules};
 use super::flow_table::{Flags, FlowTable, Phase};
 use super::input::unsent;
 use super::interface::{Interfaces, Outlet, Station};
-use super::listener::ListenerTable;
+use super::listener::{Listener, ListenerTable, Waiting};
 use super::loopback::Loopback;
 use super::neighbor::NeighborTable;
 use super::port_alloc::PortAllocator;
 use super::rate_limit::RateLimit;
 use super::route::RouteTable;
 use super::stall::Stall;
+use super::steering::{Place, Steering};
 use super::sweep::Sweep;
 use super::time_wait::TimeWaitTable;
 use super::timer_wheel::TimerWheel;
@@ -56,6 +58,8 @@ pub struct Stack {
     pub(crate) routes: RouteTable,
     pub(crate) time_wait: TimeWaitTable,
     pub(crate) ports: PortAllocator,
+    /// Where it stands among the stacks of several lcores.
+    pub(crate) place: Option<Place>,
     pub(crate) changes: Changes,
     pub(crate) looped: Loopback,
     /// Flows that want to be asked for segments.
@@ -129,6 +133,7 @@ impl Stack {
                 config.secret.map(|byte| byte ^ REST_KEY),
             ),
             ports: PortAllocator::new(config.ephemeral_ports, config.secret),
+            place: None,
             changes: Changes::default(),
             looped: Loopback::default(),
             dirty: VecDeque::new(),
@@ -159,6 +164,24 @@ impl Stack {
     #[must_use]
     pub const fn table_bytes_per_flow() -> usize {
         FlowTable::BYTES_PER_FLOW + TimerWheel::BYTES_PER_TIMER
+    }
+
+    /// Fetches the tables' lines of a flow that will soon be handed bytes, with many flows; [`Stack::fetch_send`] comes next.
+    pub fn fetch(&self, flow: FlowId) {
+        if self.table.live() >= self.prefetch_from {
+            self.table.prefetch_at(flow.index);
+            self.wheel.prefetch(flow.index);
+        }
+    }
+
+    /// Fetches the socket and the send buffer of a flow that was fetched a moment ago.
+    pub fn fetch_send(&self, flow: FlowId) {
+        if self.table.live() >= self.prefetch_from
+            && let Some((hot, cold)) = self.table.look(flow.index)
+        {
+            hot.engine.prefetch();
+            cold.prefetch_send();
+        }
     }
 
     /// What the stack was told.
@@ -197,7 +220,32 @@ impl Stack {
         if !address.is_unspecified() && !self.rules.is_ours(address) {
             return Err(Errno::ADDRNOTAVAIL);
         }
-        self.listeners.add(request)
+        let waiting = Arc::new(Waiting::new(request.backlog));
+        self.listeners.add(request, waiting)
+    }
+
+    /// Listens as another lcore does, which has found the request good.
+    ///
+    /// # Errors
+    /// As [`Stack::listen`].
+    pub fn listen_too(
+        &mut self,
+        request: &ListenRequest,
+        waiting: Arc<Waiting>,
+    ) -> Result<ListenerId, Errno> {
+        self.listeners.add(request, waiting)
+    }
+
+    /// What a listener shares with its kin at other lcores.
+    #[must_use]
+    pub fn waiting(&self, id: ListenerId) -> Option<Arc<Waiting>> {
+        self.listeners.at(id).map(Listener::waiting)
+    }
+
+    /// Makes this the stack of `lcore`, one of several that share the port and its addresses.
+    pub fn steer(&mut self, steering: Arc<Steering>, lcore: u32) {
+        self.listeners.set_lane(lcore, steering.lcores());
+        self.place = Some(Place { steering, lcore });
     }
 
     /// Follows the MTU of a port that was lowered, or raised again up to what it was at first. Flows keep a lower one.
@@ -224,7 +272,7 @@ impl Stack {
 
     /// Changes a listener's backlog, as a second listen(2) does. Waiting connections stay.
     pub fn set_backlog(&mut self, id: ListenerId, backlog: u32) {
-        if let Some(listener) = self.listeners.at_mut(id) {
+        if let Some(listener) = self.listeners.at(id) {
             listener.set_backlog(backlog);
         }
     }
@@ -323,6 +371,12 @@ impl Stack {
         self.table.iter().filter_map(|(index, _, cold)| {
             Some((self.table.id(index), cold.token, self.facts_of(index)?))
         })
+    }
+
+    /// Whether something became different since [`Stack::take_changes`].
+    #[must_use]
+    pub fn has_changes(&self) -> bool {
+        !self.changes.is_empty()
     }
 
     /// Hands out what became different since the last call, in order; a flow stands in it at most once.

@@ -37,6 +37,8 @@ pub struct FlowView {
     pub looped: bool,
     /// What its program may learn of it.
     pub facts: Facts,
+    /// Stream offset that its program has read up to, as far as the loop knows.
+    pub consumed: u64,
     /// Sequence numbers sent and not acknowledged.
     pub in_flight: u32,
     /// The congestion window in bytes when it was in the way last; None: it never was.
@@ -143,6 +145,7 @@ impl Stack {
             active: hot.flags.has(Flags::ACTIVE),
             looped: hot.flags.has(Flags::LOOPED),
             facts: self.facts_of(index)?,
+            consumed: cold.consumed,
             in_flight: ahead(snd_una(cold), hot.track.snd_nxt),
             congestion_window: (cold.congestion_window != 0).then_some(cold.congestion_window),
             segments: cold.meter.segments,

@@ -238,8 +238,8 @@ pub fn wake(link: &Link, slot: u32) {
     let ours = user >> 32 == u64::from(thread::process());
     if let Some(fd) = known_eventfd(link, slot).filter(|_| ours) {
         write_eventfd(fd);
-    } else if readiness::kick_slot(&link.control, slot) {
-        link.wake_host();
+    } else if let Some(lcore) = readiness::kick_slot(&link.control, slot) {
+        link.wake_lcore(lcore);
     }
 }
 

@@ -468,7 +468,7 @@ s.sendall(b"PING\\r\\n"); s.recv(100); s.close()
     trace.log = os.devnull
     admin.lab.processes.append(trace)
     assert json.loads(trace.stdout.readline())["event"] == "begin"
-    time.sleep(0.3)
+    # Whatever happens from now on is told.
     client.stdin.write("\n")
     client.stdin.flush()
     events = [json.loads(line) for line in trace.communicate(timeout=30)[0].splitlines()]
@@ -477,8 +477,15 @@ s.sendall(b"PING\\r\\n"); s.recv(100); s.close()
     assert [event["facts"]["payload"] for event in segments if event["event"] == "in" and event["facts"]["payload"]] == [6], events
     assert [event["facts"]["payload"] for event in segments if event["event"] == "out" and event["facts"]["payload"]] == [7], events
     assert any("F" in event["facts"]["flags"] for event in segments if event["event"] == "in"), events
-    kinds = {event["event"] for event in events}
-    assert "end" in kinds, kinds
+    told = [(event["event"], event["text"]) for event in events]
+    for kind, start in (("read", "the program read 6 bytes, 0 left"), ("write", "the program wrote 7 bytes"),
+                        ("state", "ESTAB -> CLOSE-WAIT"), ("stage", "owned -> orphan"), ("end", "")):
+        assert any(one == kind and text.startswith(start) for one, text in told), (kind, told)
+    # In the order in which it happened: what came is read, the answer is written, then it leaves.
+    place = lambda kind, payload: next(number for number, event in enumerate(events) if event["event"] == kind
+                                       and (payload is None or event["facts"]["payload"] == payload))
+    assert place("in", 6) < place("read", None) < place("write", None) < place("out", 7) < place("end", None), told
+    assert [event["at_ns"] for event in events[1:]] == sorted(event["at_ns"] for event in events[1:])
     done = admin.run("trace", peer)
     assert done.returncode == 66, done
 

@@ -65,6 +65,7 @@ CASES = [
     suite("preload", served=False),
     suite("cpu", least=3),
     suite("mixed", least=4),
+    suite("gpu", least=12),
 ]
 
 if __name__ == "__main__":

@@ -38,11 +38,22 @@ impl Folder {
 
     /// Writes a config of a host at `address` on the wire of this folder.
     pub(crate) fn config(&self, name: &str, address: Ipv4Addr, common: &str) -> PathBuf {
+        self.config_on(name, address, common, "")
+    }
+
+    /// As [`Folder::config`], with the CPUs of the lcores.
+    pub(crate) fn config_on(
+        &self,
+        name: &str,
+        address: Ipv4Addr,
+        common: &str,
+        cpus: &str,
+    ) -> PathBuf {
         let path = self.0.join(name);
         let wire = self.0.join("wire");
         let text = format!(
             r#"{{"interface": {{"vdevs": ["knet_unix,path={}"], "ip": "{address}", "netmask": "255.255.255.0"}},
-            "common": {{{common}}}, "proto_stack": {{"msl_time": 1}}}}"#,
+            "common": {{{common}}}, "proto_stack": {{"msl_time": 1}}, "dpdk": {{"core_list_global": "{cpus}"}}}}"#,
             wire.display()
         );
         std::fs::write(&path, text).unwrap();
@@ -252,7 +263,8 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> Option<Answer> {
 pub(crate) struct Attached {
     pub(crate) socket: OwnedFd,
     pub(crate) program: Program,
-    pub(crate) eventfd: OwnedFd,
+    /// One an lcore.
+    pub(crate) eventfds: Vec<OwnedFd>,
 }
 
 /// Says Hello with the config at `conf`.
@@ -295,7 +307,8 @@ impl Attached {
     pub(crate) fn attach(socket: OwnedFd, conf: &Path) -> Self {
         let answer = hello(&socket, conf).expect("the host hung up");
         assert_eq!(answer.kind, Kind::Welcome, "{}", answer.text);
-        let [control, receive, eventfd] = <[OwnedFd; 3]>::try_from(answer.descriptors).unwrap();
+        let mut descriptors = answer.descriptors.into_iter();
+        let (control, receive) = (descriptors.next().unwrap(), descriptors.next().unwrap());
         let writable = rustix::fs::fcntl_getfl(&receive).unwrap();
         assert_eq!(
             writable & rustix::fs::OFlags::ACCMODE,
@@ -304,13 +317,15 @@ impl Attached {
         Self {
             socket,
             program: Program::attach(control.as_fd(), receive.as_fd(), answer.a),
-            eventfd,
+            eventfds: descriptors.collect(),
         }
     }
 
-    /// Rings `object`'s bell, and wakes the lcore where it sleeps.
+    /// Wakes the lcores that sleep: a bell may have rung.
     pub(crate) fn wake(&self) {
-        rustix::io::write(&self.eventfd, &1_u64.to_ne_bytes()).unwrap();
+        for eventfd in &self.eventfds {
+            rustix::io::write(eventfd, &1_u64.to_ne_bytes()).unwrap();
+        }
     }
 
     /// Registers an eventfd as slot `slot`.

@@ -3,7 +3,7 @@
 use core::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
 
-use knet::channel::accept_ring;
+use knet::channel::accept_ring::Queue;
 use knet::channel::byte_ring;
 use knet::channel::cell::{ObjectCell, kind, operation, process, shut};
 use knet::channel::map::{Control, Receive};
@@ -40,10 +40,15 @@ impl Program {
         self.control.object(object).unwrap()
     }
 
-    /// Takes an index of the program's half.
+    /// Takes an index of the program's half, of the first lcore's.
     pub(crate) fn claim(&self) -> u32 {
-        let half = self.control.layout().first_host_object();
-        let object = self.control.taken().unwrap().claim(0, half).unwrap();
+        self.claim_at(0)
+    }
+
+    /// Takes an index of the program's half, of this lcore's.
+    pub(crate) fn claim_at(&self, lcore: u32) -> u32 {
+        let share = self.control.layout().program_share(lcore);
+        let object = self.control.taken().unwrap().claim(0, share).unwrap();
         self.hold(object);
         object
     }
@@ -99,13 +104,21 @@ impl Program {
     }
 
     pub(crate) fn accept(&self, listener: u32) -> Option<u32> {
-        let cell = self.cell(listener);
-        let entries = accept_ring::entries(self.control.layout().rx_ring_bytes);
-        let entries = self.receive.accept_entries(listener, entries)?;
-        let front = accept_ring::front(&cell.host, &cell.read, entries)?;
+        (0..self.control.layout().lcores).find_map(|lcore| self.accept_at(listener, lcore))
+    }
+
+    fn queue(&self, listener: u32, lcore: u32) -> Option<Queue<'_>> {
+        let entries = self.receive.accept_entries(listener, lcore)?;
+        Queue::new(self.cell(listener), lcore, entries)
+    }
+
+    /// Accepts from the queue of one lcore.
+    pub(crate) fn accept_at(&self, listener: u32, lcore: u32) -> Option<u32> {
+        let queue = self.queue(listener, lcore)?;
+        let front = queue.front()?;
         self.hold(front.object);
-        assert!(accept_ring::pop(&cell.read, front));
-        self.ring(listener);
+        assert!(queue.pop(front));
+        let _ = readiness::ring_doorbell_at(&self.control, lcore, listener);
         Some(front.object)
     }
 
@@ -146,12 +159,10 @@ impl Program {
 
     /// As `accept`, for a program that may have forged its queue.
     pub(crate) fn accept_any(&self, listener: u32) -> Option<u32> {
-        let cell = self.cell(listener);
-        let entries = accept_ring::entries(self.control.layout().rx_ring_bytes);
-        let entries = self.receive.accept_entries(listener, entries)?;
-        let front = accept_ring::front(&cell.host, &cell.read, entries)?;
+        let queue = self.queue(listener, 0)?;
+        let front = queue.front()?;
         self.hold(front.object);
-        let popped = accept_ring::pop(&cell.read, front);
+        let popped = queue.pop(front);
         self.ring(listener);
         (popped && front.object < self.control.layout().objects).then_some(front.object)
     }

@@ -1,5 +1,6 @@
 //! `knetctl nic`: network ports, given to DPDK and back.
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -23,16 +24,15 @@ pub(crate) struct Nic {
     /// A folder that stands for / (tests): files below it are read and written, commands are shown only.
     #[arg(long, global = true, hide = true, default_value = "/")]
     root: PathBuf,
+    /// One JSON object on stdout instead of lines: ports, or the commands, what is to be said of them, and why it failed.
+    #[arg(long, global = true)]
+    json: bool,
 }
 
 #[derive(clap::Subcommand, Debug)]
 enum Action {
     /// Lists every network port of the PCI bus, and what the machine lacks.
-    List {
-        /// One JSON object on stdout instead of lines.
-        #[arg(long)]
-        json: bool,
-    },
+    List,
     /// Gives a port to DPDK: its interface goes down, its driver leaves it, vfio-pci takes it.
     Bind {
         /// The port: its PCI address, or the name of its interface.
@@ -89,11 +89,12 @@ enum Action {
 impl Nic {
     /// Runs the command.
     pub(crate) fn execute(self) -> ExitCode {
-        let machine = Machine::new(self.root);
-        let done = match self.command.unwrap_or(Action::List { json: false }) {
-            Action::List { json } => {
+        let json = self.json;
+        let machine = Machine::new(self.root, json);
+        let done = match self.command.unwrap_or(Action::List) {
+            Action::List => {
                 machine.list(json);
-                Ok(())
+                return ExitCode::SUCCESS;
             }
             Action::Bind {
                 port,
@@ -135,6 +136,7 @@ impl Nic {
                 machine.reserve_for(&conf, page_bytes(&size), dry_run)
             }
         };
+        machine.told.end(done.as_ref().err());
         match done {
             Ok(()) => ExitCode::SUCCESS,
             Err(line) => {
@@ -153,10 +155,45 @@ fn page_bytes(size: &str) -> u64 {
 struct Machine {
     root: PathBuf,
     ports: Vec<Port>,
+    told: Told,
+}
+
+/// What is told of a change: at once as lines, or in the end as one object.
+#[derive(Default)]
+struct Told {
+    json: bool,
+    commands: RefCell<Vec<String>>,
+    notes: RefCell<Vec<String>>,
+}
+
+impl Told {
+    fn command(&self, step: &Step) {
+        if self.json {
+            self.commands.borrow_mut().push(step.to_string());
+        } else {
+            println!("{step}");
+        }
+    }
+
+    fn note(&self, text: &str) {
+        if self.json {
+            let text = text.trim_start_matches("# ");
+            self.notes.borrow_mut().push(text.to_owned());
+        } else {
+            println!("{text}");
+        }
+    }
+
+    fn end(&self, fault: Option<&String>) {
+        if self.json {
+            let object = json!({"commands": self.commands.take(), "notes": self.notes.take(), "fault": fault});
+            println!("{object:#}");
+        }
+    }
 }
 
 impl Machine {
-    fn new(root: PathBuf) -> Self {
+    fn new(root: PathBuf, json: bool) -> Self {
         // The kernel's answer is about this machine; a tree has no addresses.
         let net = if root == Path::new("/") {
             Net::ask().unwrap_or_else(|errno| {
@@ -167,7 +204,11 @@ impl Machine {
             Net::default()
         };
         let ports = nic::ports(&root, &net);
-        Self { root, ports }
+        let told = Told {
+            json,
+            ..Told::default()
+        };
+        Self { root, ports, told }
     }
 
     fn port(&self, name: &str) -> Result<&Port, String> {
@@ -192,7 +233,8 @@ impl Machine {
         let port = self.port(name)?;
         let steps = nic::bind(&self.root, port, how).map_err(|refusal| refusal.to_string())?;
         if steps.is_empty() {
-            println!("{} is bound to {} already", port.bdf, how.driver);
+            self.told
+                .note(&format!("{} is bound to {} already", port.bdf, how.driver));
             return Ok(());
         }
         for interface in &port.interfaces {
@@ -202,7 +244,11 @@ impl Machine {
                 .map(|(ip, len)| format!("{ip}/{len}"))
                 .collect();
             if !addresses.is_empty() {
-                println!("# {} loses {}", interface.name, addresses.join(", "));
+                self.told.note(&format!(
+                    "# {} loses {}",
+                    interface.name,
+                    addresses.join(", ")
+                ));
             }
         }
         self.take(&steps, dry_run)?;
@@ -213,7 +259,11 @@ impl Machine {
         let port = self.port(name)?;
         let steps = nic::unbind(&self.root, port, driver).map_err(|refusal| refusal.to_string())?;
         if steps.is_empty() {
-            println!("{} is bound to {} already", port.bdf, port.driver());
+            self.told.note(&format!(
+                "{} is bound to {} already",
+                port.bdf,
+                port.driver()
+            ));
             return Ok(());
         }
         self.take(&steps, dry_run)?;
@@ -229,7 +279,7 @@ impl Machine {
         let port = now.iter().find(|port| port.bdf == bdf);
         let has = port.map_or("none", Port::driver);
         if driver.map_or(has != "none", |driver| driver == has) {
-            println!("{bdf} is bound to {has}");
+            self.told.note(&format!("{bdf} is bound to {has}"));
             Ok(())
         } else {
             Err(format!(
@@ -245,7 +295,7 @@ impl Machine {
     /// Takes the steps in order, each shown.
     fn take(&self, steps: &[Step], dry_run: bool) -> Result<(), String> {
         for step in steps {
-            println!("{step}");
+            self.told.command(step);
             if dry_run {
                 continue;
             }
@@ -265,9 +315,9 @@ impl Machine {
                     let optional = path.ends_with("enable_unsafe_noiommu_mode");
                     match fs::write(&target, format!("{text}\n")) {
                         Err(error) if !optional => return Err(format!("{step}: {error}")),
-                        Err(error) => {
-                            println!("# {error}: this kernel knows no vfio without an IOMMU")
-                        }
+                        Err(error) => self.told.note(&format!(
+                            "# {error}: this kernel knows no vfio without an IOMMU"
+                        )),
                         Ok(()) => {}
                     }
                 }
@@ -297,11 +347,11 @@ impl Machine {
             })?;
         let pages = pool.wanted(wanted);
         let Some(step) = pool.step(pages) else {
-            println!(
+            self.told.note(&format!(
                 "NUMA node {node} has {} hugepages of {} MiB",
                 pool.total,
                 page / MEBIBYTE
-            );
+            ));
             return Ok(());
         };
         self.take(&[step], dry_run)?;
@@ -319,7 +369,10 @@ impl Machine {
     fn reserve_for(&self, conf: &Path, page: u64, dry_run: bool) -> Result<(), String> {
         let config = config::load_file(conf).map_err(|faults| faults.to_string())?;
         let Some(wanted) = &config.dpdk.socket_mem_mb else {
-            println!("{}: dpdk.socket_mem asks for no hugepages", conf.display());
+            self.told.note(&format!(
+                "{}: dpdk.socket_mem asks for no hugepages",
+                conf.display()
+            ));
             return Ok(());
         };
         for (node, megabytes) in wanted

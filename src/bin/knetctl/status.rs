@@ -79,11 +79,31 @@ fn as_lines(socket: &Path, host: &Value) -> String {
                     text(open, "mac")
                 ),
             );
-            let shares = match open.get("shares_cpu").and_then(Value::as_bool) {
+            let shares = |lcore: &Value| match lcore.get("shares_cpu").and_then(Value::as_bool) {
                 Some(true) => ", shared with others, so that it yields",
                 _ => "",
             };
-            add("core", &format!("CPU {}{shares}", number(open, "cpu")));
+            match list(open, "lcores") {
+                several @ [_, _, ..] => {
+                    for lcore in several {
+                        let text = format!(
+                            "CPU {}{}: {} connections, {} accepted, {} frames in, {} of them passed on, {} out",
+                            number(lcore, "cpu"),
+                            shares(lcore),
+                            number(lcore, "flows"),
+                            number(lcore, "flows_accepted"),
+                            number(lcore, "rx_frames") + number(lcore, "frames_passed"),
+                            number(lcore, "frames_passed"),
+                            number(lcore, "tx_frames")
+                        );
+                        add("core", &text);
+                    }
+                }
+                _ => add(
+                    "core",
+                    &format!("CPU {}{}", number(open, "cpu"), shares(open)),
+                ),
+            }
             if let Some(stats) = open.get("stats") {
                 add(
                     "frames",

@@ -290,6 +290,16 @@ fn lines(now: &[Look], old: &[Look], interval: u64) -> Vec<String> {
             rate("sleeps"),
             rate("wake-ups")
         ));
+        for lcore in several(status) {
+            out.push(format!(
+                "  lcore CPU {:<4} {:>10} connections {:>12} accepted {:>14} frames in {:>14} passed on",
+                number(lcore, "cpu"),
+                number(lcore, "flows"),
+                number(lcore, "flows_accepted"),
+                number(lcore, "rx_frames") + number(lcore, "frames_passed"),
+                number(lcore, "frames_passed")
+            ));
+        }
         for (way, frames, bytes) in [
             ("in", "frames in", "bytes in"),
             ("out", "frames out", "bytes out"),
@@ -341,6 +351,18 @@ fn lines(now: &[Look], old: &[Look], interval: u64) -> Vec<String> {
         }
     }
     out
+}
+
+/// The lcores of a host, where there are several.
+fn several(status: &Value) -> &[Value] {
+    match status
+        .get("open")
+        .and_then(|open| open.get("lcores"))
+        .and_then(Value::as_array)
+    {
+        Some(lcores) if lcores.len() > 1 => lcores,
+        _ => &[],
+    }
 }
 
 fn bits(bytes: u64) -> String {

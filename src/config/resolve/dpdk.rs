@@ -33,6 +33,11 @@ impl Cross {
                 self.remarks.push(stack.max_worker_num.remark(what));
             }
             workers = count;
+        } else if workers > 1 && !cothread {
+            let what =
+                "has no effect without core_list_global, which names the CPUs: one thread serves";
+            self.remarks
+                .push(stack.max_worker_num.remark(what.to_owned()));
         }
         let rings = raw.tx_cache_size.value + raw.rx_cache_size.value;
         let least = i64::from(workers)

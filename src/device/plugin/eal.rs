@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::device::DeviceError;
+use crate::device::plugin_abi::RSS_KEY_BYTES;
 
 /// Which port.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,6 +35,8 @@ pub struct PluginConfig {
     pub mtu: usize,
     /// Queue pairs, one an lcore.
     pub queues: usize,
+    /// The key by which the port spreads received flows over several queues.
+    pub rss_key: [u8; RSS_KEY_BYTES],
     /// Receive descriptors a queue.
     pub rx_ring_entries: u32,
     /// Transmit descriptors a queue.
@@ -79,6 +82,7 @@ impl PluginConfig {
             port,
             mtu: DEFAULT_MTU,
             queues: 1,
+            rss_key: [0; RSS_KEY_BYTES],
             rx_ring_entries: 512,
             tx_ring_entries: 512,
             pool_mbufs: 8191,

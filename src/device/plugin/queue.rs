@@ -47,24 +47,26 @@ pub(super) struct Receive {
     borrowed: bool,
     /// When it was polled last.
     polled: Instant,
+    /// What a burst is received into: kept, because most turns receive nothing and clearing it would be their largest part.
+    slots: [Slot; BURST_MAX],
 }
 
 // SAFETY: the queue's receive calls are made through `&mut self` only; DPDK asks for one thread at a
 // time, not for the same one.
 unsafe impl Send for Receive {}
 
-/// Received slots, given back at the end of the call, also by a panic of the receiver of the frames.
+/// The received slots at the front of `slots`, given back at the end of the call, also by a panic of the receiver of the frames.
 struct Received<'a> {
     from: &'a Receive,
-    slots: [Slot; BURST_MAX],
     count: usize,
 }
 
 impl Drop for Received<'_> {
     fn drop(&mut self) {
         let count = u32::try_from(self.count).unwrap_or(0);
+        let slots = &self.from.slots;
         // SAFETY: the first `count` slots came from `rx_burst` and no frame is borrowed any more.
-        unsafe { (self.from.port.table.free)(self.from.queue, self.slots.as_ptr(), count) };
+        unsafe { (self.from.port.table.free)(self.from.queue, slots.as_ptr(), count) };
     }
 }
 
@@ -76,6 +78,7 @@ impl Receive {
             queue,
             borrowed: false,
             polled: Instant::ZERO,
+            slots: [Slot::EMPTY; BURST_MAX],
         }
     }
 }
@@ -94,24 +97,22 @@ impl RxQueue for Receive {
         if !self.borrowed {
             enter(self.port.table);
         }
-        let mut slots = [Slot::EMPTY; BURST_MAX];
+        let slots = self.slots.as_mut_ptr();
         // SAFETY: the queue is this half's, there is room for SLOTS_MAX slots.
-        let count =
-            unsafe { (self.port.table.rx_burst)(self.queue, slots.as_mut_ptr(), SLOTS_MAX) };
+        let count = unsafe { (self.port.table.rx_burst)(self.queue, slots, SLOTS_MAX) };
         if count == 0 {
             return 0;
         }
         let count = (count as usize).min(BURST_MAX);
-        let received = Received {
-            from: self,
-            slots,
-            count,
-        };
+        let received = Received { from: self, count };
         let mut frames: [RxFrame<'_>; BURST_MAX] = core::array::from_fn(|_| RxFrame {
             bytes: &mut [],
             meta: RxMeta::default(),
         });
-        for (frame, slot) in frames.iter_mut().zip(received.slots.iter().take(count)) {
+        for (frame, slot) in frames
+            .iter_mut()
+            .zip(received.from.slots.iter().take(count))
+        {
             // SAFETY: `len` bytes at `data` are this slot's alone until it is given back.
             frame.bytes = unsafe { core::slice::from_raw_parts_mut(slot.data, slot.len as usize) };
             frame.meta = rx_meta(slot.flags);

@@ -2,7 +2,7 @@
 //!
 //! A full table of 10 000 rules has 10^5 states times 256 entries, far beyond any cache. This one has one entry a state:
 //! the transitions of all states lie in one array, interleaved so that no two want the same place (a double array), and
-//! a state without a transition for a byte asks the state of its longest proper suffix. 24 bytes a state, and most steps
+//! a state without a transition for a byte asks the state of its longest proper suffix. 20 bytes a state, and most steps
 //! are one load.
 
 use std::collections::VecDeque;

@@ -52,6 +52,22 @@ impl Answer {
         !self.lost
     }
 
+    /// Sends what has been appended; false when nobody reads any more.
+    pub(super) fn flush(&mut self) -> bool {
+        if !self.text.is_empty() {
+            let part = core::mem::take(&mut self.text);
+            self.part(Kind::Answer, 0, &part);
+        }
+        !self.lost
+    }
+
+    /// Whether the tool has closed its half, or is gone. It says nothing more after its query: whatever is readable is that.
+    pub(super) fn hung_up(&self) -> bool {
+        let mut wait = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)];
+        let now = timespec(core::time::Duration::ZERO);
+        rustix::event::poll(&mut wait, Some(&now)) != Ok(0)
+    }
+
     /// Ends the answer.
     pub(super) fn end(&mut self) {
         let part = core::mem::take(&mut self.text);

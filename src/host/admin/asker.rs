@@ -1,4 +1,4 @@
-//! Asks the control thread and the lcore, one slice at a time.
+//! Asks the control thread and the lcores, one slice at a time.
 
 use core::net::SocketAddrV4;
 use core::time::Duration;
@@ -7,7 +7,7 @@ use std::sync::mpsc;
 
 use super::desk::{Desk, Facts};
 use crate::capture::Recorder;
-use crate::lcore::{Counted, Latencies, Look, Mail, Mailbox, Seen};
+use crate::lcore::{Counted, Latencies, Look, Mail, Mailbox, Seen, Watch};
 use crate::stack::{FlowView, ListenerView, RestView};
 
 /// Whoever has not answered within this has other troubles.
@@ -21,15 +21,16 @@ pub(in crate::host) struct Silent(pub(super) &'static str);
 #[derive(Clone, Debug)]
 pub(in crate::host) struct Asker {
     desk: Arc<Desk>,
-    mailbox: Arc<Mailbox>,
+    /// Of the lcores, the first one first.
+    mailboxes: Vec<Arc<Mailbox>>,
     patience: Duration,
 }
 
 impl Asker {
-    pub(in crate::host) const fn new(desk: Arc<Desk>, mailbox: Arc<Mailbox>) -> Self {
+    pub(in crate::host) const fn new(desk: Arc<Desk>, mailboxes: Vec<Arc<Mailbox>>) -> Self {
         Self {
             desk,
-            mailbox,
+            mailboxes,
             patience: PATIENCE,
         }
     }
@@ -45,38 +46,74 @@ impl Asker {
             .map_err(|_| Silent("the host's control thread does not answer"))
     }
 
-    /// Begins a capture, or ends it.
-    pub(super) fn capture(&self, recorder: Option<Box<Recorder>>) {
-        self.mailbox.post(Mail::Capture { recorder });
+    /// How many lcores there are.
+    pub(super) fn lcores(&self) -> usize {
+        self.mailboxes.len()
     }
 
-    fn look(&self, at: Look) -> Result<Seen, Silent> {
+    /// Begins a capture, with a recorder for each lcore, or ends it.
+    pub(super) fn capture(&self, recorders: Vec<Recorder>) {
+        let mut recorders = recorders.into_iter();
+        for mailbox in &self.mailboxes {
+            let recorder = recorders.next().map(Box::new);
+            mailbox.post(Mail::Capture { recorder });
+        }
+    }
+
+    /// Begins to watch a connection, at each lcore: one of them has it. It ends with the [`Watcher`](crate::lcore::Watcher).
+    pub(super) fn watch(&self, watch: &Watch) {
+        for mailbox in &self.mailboxes {
+            let watch = Box::new(watch.clone());
+            mailbox.post(Mail::Watch { watch });
+        }
+    }
+
+    fn look(&self, mailbox: &Mailbox, at: Look) -> Result<Seen, Silent> {
         let (to, from) = mpsc::sync_channel(1);
-        self.mailbox.post(Mail::Look { at, to });
+        mailbox.post(Mail::Look { at, to });
         from.recv_timeout(self.patience)
             .map_err(|_| Silent("the lcore does not answer"))
     }
 
-    /// What lcore and stack count.
+    /// What each lcore and its stack count.
     ///
     /// # Errors
-    /// The lcore does not answer.
-    pub(super) fn counters(&self) -> Result<Counted, Silent> {
-        match self.look(Look::Counters)? {
-            Seen::Counters(counted) => Ok(counted),
-            _ => Err(MIXED_UP),
-        }
+    /// An lcore does not answer.
+    pub(super) fn counters_each(&self) -> Result<Vec<Counted>, Silent> {
+        let mailboxes = self.mailboxes.iter();
+        mailboxes
+            .map(|mailbox| match self.look(mailbox, Look::Counters)? {
+                Seen::Counters(counted) => Ok(counted),
+                _ => Err(MIXED_UP),
+            })
+            .collect()
     }
 
-    /// How long things take in the lcore; measuring begins with the first question.
+    /// What all lcores and stacks count.
     ///
     /// # Errors
-    /// The lcore does not answer.
-    pub(super) fn latency(&self) -> Result<Latencies, Silent> {
-        match self.look(Look::Latency)? {
-            Seen::Latency(measured) => Ok(measured),
-            _ => Err(MIXED_UP),
+    /// An lcore does not answer.
+    pub(super) fn counters(&self) -> Result<Counted, Silent> {
+        let mut sum = Counted::default();
+        for counted in self.counters_each()? {
+            sum.add(&counted);
         }
+        Ok(sum)
+    }
+
+    /// How long things take in the lcores; measuring begins with the first question.
+    ///
+    /// # Errors
+    /// An lcore does not answer.
+    pub(super) fn latency(&self) -> Result<Latencies, Silent> {
+        let mut sum = Latencies::default();
+        for mailbox in &self.mailboxes {
+            match self.look(mailbox, Look::Latency)? {
+                Seen::Latency(measured) => sum.add(&measured),
+                _ => return Err(MIXED_UP),
+            }
+        }
+        Ok(sum)
     }
 
     /// Calls `visit` with each flow, until it says false.
@@ -84,15 +121,17 @@ impl Asker {
     /// # Errors
     /// The lcore does not answer.
     pub(super) fn each_flow(&self, visit: &mut dyn FnMut(&FlowView) -> bool) -> Result<(), Silent> {
-        let mut from = Some(0);
-        while let Some(at) = from {
-            let Seen::Flows(slice) = self.look(Look::Flows { from: at })? else {
-                return Err(MIXED_UP);
-            };
-            if !slice.entries.iter().all(&mut *visit) {
-                return Ok(());
+        for mailbox in &self.mailboxes {
+            let mut from = Some(0);
+            while let Some(at) = from {
+                let Seen::Flows(slice) = self.look(mailbox, Look::Flows { from: at })? else {
+                    return Err(MIXED_UP);
+                };
+                if !slice.entries.iter().all(&mut *visit) {
+                    return Ok(());
+                }
+                from = slice.next;
             }
-            from = slice.next;
         }
         Ok(())
     }
@@ -106,13 +145,17 @@ impl Asker {
         local: SocketAddrV4,
         remote: SocketAddrV4,
     ) -> Result<Option<FlowView>, Silent> {
-        match self.look(Look::Flow { local, remote })? {
-            Seen::Flow(view) => Ok(view),
-            _ => Err(MIXED_UP),
+        for mailbox in &self.mailboxes {
+            match self.look(mailbox, Look::Flow { local, remote })? {
+                Seen::Flow(None) => {}
+                Seen::Flow(view) => return Ok(view),
+                _ => return Err(MIXED_UP),
+            }
         }
+        Ok(None)
     }
 
-    /// Calls `visit` with each listener, until it says false.
+    /// Calls `visit` with each listener, until it says false. The first lcore has all of them.
     ///
     /// # Errors
     /// The lcore does not answer.
@@ -121,8 +164,8 @@ impl Asker {
         visit: &mut dyn FnMut(&ListenerView) -> bool,
     ) -> Result<(), Silent> {
         let mut from = Some(0);
-        while let Some(at) = from {
-            let Seen::Listeners(slice) = self.look(Look::Listeners { from: at })? else {
+        while let (Some(at), Some(mailbox)) = (from, self.mailboxes.first()) {
+            let Seen::Listeners(slice) = self.look(mailbox, Look::Listeners { from: at })? else {
                 return Err(MIXED_UP);
             };
             if !slice.entries.iter().all(&mut *visit) {
@@ -141,15 +184,17 @@ impl Asker {
         &self,
         visit: &mut dyn FnMut(&RestView) -> bool,
     ) -> Result<(), Silent> {
-        let mut from = Some(0);
-        while let Some(at) = from {
-            let Seen::Resting(slice) = self.look(Look::Resting { from: at })? else {
-                return Err(MIXED_UP);
-            };
-            if !slice.entries.iter().all(&mut *visit) {
-                return Ok(());
+        for mailbox in &self.mailboxes {
+            let mut from = Some(0);
+            while let Some(at) = from {
+                let Seen::Resting(slice) = self.look(mailbox, Look::Resting { from: at })? else {
+                    return Err(MIXED_UP);
+                };
+                if !slice.entries.iter().all(&mut *visit) {
+                    return Ok(());
+                }
+                from = slice.next;
             }
-            from = slice.next;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use super::answer::Answer;
 use super::asker::Silent;
 use super::{Asker, Session, Trust};
 use crate::capture::pcapng::{self, About};
-use crate::capture::{self, Filter, Nothing, Reader, Wanted};
+use crate::capture::{self, Filter, Nothing, Readers, Wanted};
 use crate::errno::{Errno, Result};
 use crate::host::server::timespec;
 use crate::time::monotonic;
@@ -35,7 +35,7 @@ struct Running<'a> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.asker.capture(None);
+        self.asker.capture(Vec::new());
         self.capturing.store(false, Ordering::Release);
     }
 }
@@ -86,11 +86,12 @@ pub(super) fn run(answer: &mut Answer, query: &Value, session: Session) {
     let snap = number("snap")
         .and_then(|snap| usize::try_from(snap).ok())
         .unwrap_or(usize::MAX);
-    let (recorder, reader) = capture::channel(Wanted {
+    let wanted = Wanted {
         filter,
         snap,
         epoch: epoch(),
-    });
+    };
+    let (recorders, mut reader) = capture::channels(&wanted, session.asker.lcores());
     let mut out = Vec::new();
     pcapng::begin(
         &mut out,
@@ -101,18 +102,25 @@ pub(super) fn run(answer: &mut Answer, query: &Value, session: Session) {
             snap,
         },
     );
-    session.asker.capture(Some(Box::new(recorder)));
-    let written = pump(answer, &session.asker, &to, &reader, out, number("count"));
+    session.asker.capture(recorders);
+    let written = pump(
+        answer,
+        &session.asker,
+        &to,
+        &mut reader,
+        out,
+        number("count"),
+    );
     drop(running);
     let (count, lost) = written;
     drop(to);
-    let counters = reader.counters();
+    let [seen, admitted, dropped] = reader.counts();
     answer.line(
         &json!({
             "written": count,
-            "seen": counters.seen.value(),
-            "admitted": counters.admitted.value(),
-            "dropped": counters.dropped_no_buffer.value(),
+            "seen": seen,
+            "admitted": admitted,
+            "dropped": dropped,
             "lost_writer": lost.map(|errno| errno.to_string()),
         })
         .to_string(),
@@ -121,7 +129,7 @@ pub(super) fn run(answer: &mut Answer, query: &Value, session: Session) {
 }
 
 /// Nanoseconds since 1970 at the start of the monotonic clock.
-fn epoch() -> u64 {
+pub(super) fn epoch() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
@@ -143,7 +151,7 @@ fn pump(
     answer: &Answer,
     asker: &Asker,
     to: &OwnedFd,
-    reader: &Reader,
+    reader: &mut Readers,
     mut out: Vec<u8>,
     limit: Option<u64>,
 ) -> (u64, Option<Errno>) {
@@ -157,9 +165,9 @@ fn pump(
             return (count, Some(errno));
         }
         out.clear();
-        if !ending && (count >= limit || hung_up(answer)) {
+        if !ending && (count >= limit || answer.hung_up()) {
             // The recorder hands over what it has when the lcore lets it go.
-            asker.capture(None);
+            asker.capture(Vec::new());
             ending = true;
         }
         let patience = if ending { LAST_FRAMES } else { LOOK };
@@ -176,16 +184,8 @@ fn pump(
         }
     }
     let now = epoch().saturating_add(monotonic().nanos());
-    pcapng::end(&mut out, now, reader.counters());
+    pcapng::end(&mut out, now, reader.counts());
     (count, write(None, to, &out).err())
-}
-
-/// Whether the tool closed its half, or went.
-fn hung_up(answer: &Answer) -> bool {
-    let mut wait = [PollFd::from_borrowed_fd(answer.socket(), PollFlags::IN)];
-    let now = timespec(Duration::ZERO);
-    // A tool says nothing more after its query: whatever is readable is the end.
-    rustix::event::poll(&mut wait, Some(&now)) != Ok(0)
 }
 
 /// Writes all of `bytes`, as slowly as the tool takes them; meanwhile frames for which no buffer is free are lost and

@@ -25,7 +25,14 @@ pub(in crate::host) struct PortFact {
     pub(in crate::host) mac: [u8; 6],
     /// What it counts.
     pub(in crate::host) stats: PortStats,
-    /// The lcore's CPU.
+    /// The lcores, the first one first.
+    pub(in crate::host) lcores: Vec<LcoreFact>,
+}
+
+/// Where an lcore runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::host) struct LcoreFact {
+    /// Its CPU.
     pub(in crate::host) cpu: u32,
     /// Others run on that CPU.
     pub(in crate::host) shared: bool,

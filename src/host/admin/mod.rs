@@ -18,13 +18,14 @@ mod desk;
 mod session;
 mod sockets;
 mod telemetry;
+mod trace;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub(super) use asker::Asker;
-pub(super) use desk::{ClientFact, Desk, Facts, FamilyFact, PortFact};
+pub(super) use desk::{ClientFact, Desk, Facts, FamilyFact, LcoreFact, PortFact};
 pub(super) use telemetry::Telemetry;
 
 use self::answer::Answer;

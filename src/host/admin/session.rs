@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::answer::Answer;
 use super::asker::{Asker, Silent};
 use super::desk::Facts;
-use super::{Session, capture, sockets};
+use super::{Session, capture, sockets, trace};
 use crate::device::PortStats;
 use crate::lcore::{Counted, Histogram, Latencies};
 
@@ -24,7 +24,7 @@ pub(super) fn run(answer: &mut Answer, text: &str, session: Session) {
         "status" => status(answer, asker),
         "stats" => stats(answer, asker),
         "sockets" => sockets::run(answer, asker),
-        "socket" => sockets::one(answer, &query, asker),
+        "trace" => trace::run(answer, &query, asker),
         "latency" => latency(answer, asker),
         "capture" => return capture::run(answer, &query, session),
         other => {
@@ -61,8 +61,12 @@ pub(super) fn host(facts: &Facts) -> Value {
             "link": if open.up { "up" } else { "down" },
             "mtu": open.mtu,
             "mac": format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"),
-            "cpu": open.cpu,
-            "shares_cpu": open.shared,
+            "cpu": open.lcores.first().map(|lcore| lcore.cpu),
+            "shares_cpu": open.lcores.first().map(|lcore| lcore.shared),
+            "lcores": open.lcores.iter().map(|lcore| json!({
+                "cpu": lcore.cpu,
+                "shares_cpu": lcore.shared,
+            })).collect::<Vec<_>>(),
             "stats": port(open.stats),
         })
     });
@@ -98,7 +102,11 @@ fn status(answer: &mut Answer, asker: &Asker) -> Result<(), Silent> {
     let facts = asker.facts()?;
     let mut host = host(&facts);
     if facts.open.is_some() {
-        let counted = asker.counters()?;
+        let each = asker.counters_each()?;
+        let mut counted = Counted::default();
+        for one in &each {
+            counted.add(one);
+        }
         let mut listeners = 0;
         asker.each_listener(&mut |_| {
             listeners += 1;
@@ -108,18 +116,51 @@ fn status(answer: &mut Answer, asker: &Asker) -> Result<(), Silent> {
             let mut gauges = object(&counted.gauges);
             gauges.insert("listeners".to_owned(), json!(listeners));
             host.insert("now".to_owned(), Value::Object(gauges));
+            let lcores = host.get_mut("open").and_then(|open| open.get_mut("lcores"));
+            let lcores = lcores.and_then(Value::as_array_mut).into_iter().flatten();
+            for (lcore, one) in lcores.zip(&each) {
+                if let Some(lcore) = lcore.as_object_mut() {
+                    lcore.extend(carried(one));
+                }
+            }
         }
     }
     answer.line(&host.to_string());
     Ok(())
 }
 
+/// What one lcore carries, for who wants to see whether all of them do.
+fn carried(counted: &Counted) -> Map<String, Value> {
+    let value = |report: &[(&'static str, u64)], wanted: &str| {
+        let found = report.iter().find(|(name, _)| *name == wanted);
+        (
+            wanted.to_owned(),
+            json!(found.map_or(0, |(_, value)| *value)),
+        )
+    };
+    Map::from_iter([
+        value(&counted.gauges, "flows"),
+        value(&counted.stack, "flows_accepted"),
+        value(&counted.stack, "flows_connected"),
+        value(&counted.stack, "rx_frames"),
+        value(&counted.stack, "tx_frames"),
+        value(&counted.lcore, "frames_passed"),
+        value(&counted.lcore, "frames_dropped_ring_full"),
+        value(&counted.lcore, "turns"),
+        value(&counted.lcore, "turns_idle"),
+    ])
+}
+
 fn stats(answer: &mut Answer, asker: &Asker) -> Result<(), Silent> {
     let facts = asker.facts()?;
-    let counted = match facts.open {
-        Some(_) => asker.counters()?,
-        None => Counted::default(),
+    let each = match facts.open {
+        Some(_) => asker.counters_each()?,
+        None => Vec::new(),
     };
+    let mut counted = Counted::default();
+    for one in &each {
+        counted.add(one);
+    }
     let mut now = object(&counted.gauges);
     if facts.open.is_some() {
         now.insert("channel_bytes".to_owned(), json!(facts.channel_bytes()));
@@ -131,6 +172,7 @@ fn stats(answer: &mut Answer, asker: &Asker) -> Result<(), Silent> {
         "lcore": object(&counted.lcore),
         "stack": object(&counted.stack),
         "gpu": object(&counted.gpu),
+        "lcores": each.iter().map(carried).collect::<Vec<_>>(),
         "port": facts.open.map(|open| port(open.stats)),
     });
     answer.line(&line.to_string());

@@ -1,6 +1,5 @@
 //! The sockets of a host as ss(8) shows the kernel's.
 
-use core::net::SocketAddrV4;
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
@@ -25,21 +24,6 @@ pub(super) fn run(answer: &mut Answer, asker: &Asker) -> Result<(), Silent> {
     asker.each_listener(&mut |view| answer.line(&listener(view, &holders).to_string()))?;
     asker.each_flow(&mut |view| answer.line(&flow(view, &holders).to_string()))?;
     asker.each_resting(&mut |view| answer.line(&resting(view).to_string()))
-}
-
-/// The line of the connection between `local` and `peer`; none when there is no such one.
-pub(super) fn one(answer: &mut Answer, query: &Value, asker: &Asker) -> Result<(), Silent> {
-    let endpoint = |name: &str| -> Option<SocketAddrV4> { query.get(name)?.as_str()?.parse().ok() };
-    let (Some(local), Some(peer)) = (endpoint("local"), endpoint("peer")) else {
-        return Err(Silent("local and peer are wanted, as ADDRESS:PORT"));
-    };
-    let facts = asker.facts()?;
-    if facts.open.is_some()
-        && let Some(view) = asker.flow(local, peer)?
-    {
-        answer.line(&flow(&view, &Holders::of(&facts)).to_string());
-    }
-    Ok(())
 }
 
 /// Who has an object.
@@ -158,7 +142,8 @@ fn listener(view: &ListenerView, holders: &Holders<'_>) -> Value {
     line
 }
 
-fn flow(view: &FlowView, holders: &Holders<'_>) -> Value {
+/// A connection's line.
+pub(super) fn flow(view: &FlowView, holders: &Holders<'_>) -> Value {
     let facts = &view.facts;
     let (recv, send) = holders.queues(view);
     let known = |value: u32| (value != 0).then_some(value);
@@ -188,6 +173,7 @@ fn flow(view: &FlowView, holders: &Holders<'_>) -> Value {
         "mtu": view.mtu,
         "segments_out": view.segments,
         "bytes_received": facts.rx_total,
+        "bytes_read": view.consumed,
         "bytes_sent": facts.tx_total,
         "bytes_acked": facts.tx_acked,
         "receive_window": u64::from(view.window.0) << view.window.1,

@@ -324,11 +324,7 @@ fn the_two_halves_of_a_wildcard_listener_are_one_event() {
         found.sort_unstable();
         assert_eq!(found, [(7, IN), (8, OUT)]);
     }
-    set.fake
-        .cell(listener)
-        .read
-        .rx_head
-        .store(2, Ordering::Relaxed);
+    set.fake.cell(listener).queue.heads[0].store(2, Ordering::Relaxed);
     let mut found = set.look(8);
     found.sort_unstable();
     assert_eq!(found, [(7, IN), (8, OUT)], "the kernel's half alone");

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::program::Program;
 use crate::channel::layout::Layout;
-use crate::device::Device;
 use crate::device::fault::FaultConfig;
 use crate::device::pair::pair;
+use crate::device::{Device, QueuePair};
 use crate::gpu::Pipeline;
 use crate::lcore::{
     IdleConfig, IdlePolicy, Lcore, LcoreConfig, LcoreStatus, Mail, Mailbox, Segments,
@@ -79,6 +79,31 @@ pub(super) fn attach(segments: &Segments, cell: u32) -> Program {
     )
 }
 
+/// An lcore alone.
+pub(super) fn lcore_config(
+    stack: Stack,
+    (rx, tx): QueuePair,
+    mailbox: &Arc<Mailbox>,
+    status: &Arc<LcoreStatus>,
+) -> LcoreConfig {
+    LcoreConfig {
+        stack,
+        rx,
+        tx,
+        mailbox: Arc::clone(mailbox),
+        status: Arc::clone(status),
+        pipeline: Pipeline::default(),
+        idle: IdleConfig {
+            policy: IdlePolicy::Spin,
+            spin: Duration::ZERO,
+        },
+        shares_cpu: false,
+        somaxconn: 4_096,
+        peers: None,
+        now: Instant::from_millis(1),
+    }
+}
+
 impl Host {
     fn new(address: Ipv4Addr, mut device: impl Device, layout: Layout, pipeline: Pipeline) -> Self {
         let stack = Stack::new(stack_config(address, &device));
@@ -96,19 +121,8 @@ impl Host {
             cell: 0,
         });
         let lcore = Lcore::new(LcoreConfig {
-            stack,
-            rx,
-            tx,
-            mailbox: Arc::clone(&mailbox),
-            status: Arc::clone(&status),
             pipeline,
-            idle: IdleConfig {
-                policy: IdlePolicy::Spin,
-                spin: Duration::ZERO,
-            },
-            shares_cpu: false,
-            somaxconn: 4_096,
-            now: Instant::from_millis(1),
+            ..lcore_config(stack, (rx, tx), &mailbox, &status)
         });
         Self {
             lcore,

@@ -36,7 +36,7 @@ fn forge(cell: &ObjectCell, random: &mut Random) {
         _ => random.below(u64::MAX),
     };
     let word = u32::try_from(value & 0xffff_ffff).unwrap();
-    match random.below(16) {
+    match random.below(18) {
         0 => cell.read.rx_head.store(value, Ordering::SeqCst),
         1 => cell.write.tx_tail.store(value, Ordering::SeqCst),
         2 => cell.write.tx_origin.store(value, Ordering::SeqCst),
@@ -51,6 +51,8 @@ fn forge(cell: &ObjectCell, random: &mut Random) {
         11 => cell.wish.remote_port.store(word, Ordering::SeqCst),
         12 => cell.option.changed.store(word, Ordering::SeqCst),
         13 => cell.option.ttl.store(word, Ordering::SeqCst),
+        16 => cell.queue.heads[0].store(word, Ordering::SeqCst),
+        17 => cell.queue.tails[0].store(word, Ordering::SeqCst),
         14 => cell.write.shut.store(word, Ordering::SeqCst),
         _ => cell.wish.linger.store(word, Ordering::SeqCst),
     }

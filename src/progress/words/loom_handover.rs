@@ -20,7 +20,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 /// A turn: takes what was rung.
 fn turn(control: &Control) -> u32 {
     let mut heard = 0;
-    control.doorbells().unwrap().take(0, |_| {
+    control.doorbells(0).unwrap().take(0, |_| {
         heard += 1;
         true
     });
@@ -31,7 +31,7 @@ fn turn(control: &Control) -> u32 {
 fn drive(words: &Words, control: &Control, me: u32) -> Option<u32> {
     let taken = words.take_to_drive(me)?;
     if taken.was_asleep {
-        readiness::end_lcore_sleep(control);
+        readiness::end_lcore_sleep(control, 0);
     }
     let heard = turn(control);
     words.give();
@@ -48,13 +48,13 @@ fn sleep(words: &Words, control: &Control, me: u32, by_helper: bool) -> (bool, u
     if taken.is_none() {
         return (false, 0);
     }
-    readiness::begin_lcore_sleep(control);
+    readiness::begin_lcore_sleep(control, 0);
     let heard = turn(control);
-    let quiet = heard == 0 && !control.doorbells().unwrap().may_have_any();
+    let quiet = heard == 0 && !control.doorbells(0).unwrap().may_have_any();
     if quiet {
         words.fall_asleep(by_helper);
     } else {
-        readiness::end_lcore_sleep(control);
+        readiness::end_lcore_sleep(control, 0);
         if by_helper {
             words.pace();
         }
@@ -69,7 +69,7 @@ fn no_bell_is_left_to_nobody(by_helper: bool) {
         let words = Arc::new(Words::new());
         let ringer = {
             let control = Arc::clone(&control);
-            thread::spawn(move || readiness::ring_doorbell(&control, 0))
+            thread::spawn(move || readiness::ring_doorbell(&control, 0).is_some())
         };
         let driver = {
             let (words, control) = (Arc::clone(&words), Arc::clone(&control));

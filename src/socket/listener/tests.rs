@@ -8,6 +8,7 @@ use crate::socket::close::{self, How};
 use crate::socket::connect::{self, Progress};
 use crate::socket::fake::Fake;
 use crate::socket::options::{self, LINGER_ON};
+use crate::socket::wish::claim_anywhere;
 use crate::time::monotonic;
 
 fn peer(port: u16) -> SocketAddrV4 {
@@ -136,7 +137,7 @@ fn every_connection_goes_to_one_of_many_threads() {
         for n in 0..300 {
             fake.connection(listener, 3_000 + n, peer(1));
         }
-        while readiness::readable_bytes(fake.cell(listener)) > 0 {
+        while accept_ring::queued(&fake.cell(listener).queue) > 0 {
             std::thread::yield_now();
         }
         close::shutdown(link, listener, How::Read).unwrap();
@@ -277,4 +278,55 @@ fn linger_waits_for_the_acknowledged_fin_or_its_time() {
         .linger
         .store(LINGER_ON | 30, Ordering::Relaxed);
     assert_eq!(close::linger(fake.link, other), Ok(()), "not the last one");
+}
+
+#[test]
+fn accept_goes_round_among_the_lcores() {
+    let fake = Fake::of_lcores(3);
+    let listener = fake.listener(0);
+    for lcore in [0, 1, 2] {
+        for n in 0..3 {
+            fake.connection(listener, fake.first_of(lcore) + n, peer(n as u16));
+        }
+    }
+    let mut seen = Vec::new();
+    for _ in 0..9 {
+        let (object, _) = stream(now(&fake, listener));
+        let lcore = fake.link.control.lcore_of(object.index);
+        assert_eq!(fake.rang_at(listener), [lcore], "who makes room is told");
+        seen.push(lcore);
+    }
+    assert_eq!(now(&fake, listener), Err(Errno::AGAIN));
+    // Nobody waits until another one's queue is empty.
+    for three in seen.chunks(3) {
+        let mut three = three.to_vec();
+        three.sort_unstable();
+        assert_eq!(three, [0, 1, 2]);
+    }
+    // With one queue filled it is found wherever the round begins.
+    for n in 10..14 {
+        fake.connection(listener, fake.first_of(1) + n, peer(n as u16));
+        stream(now(&fake, listener));
+    }
+}
+
+#[test]
+fn what_asks_goes_to_the_lcore_of_its_index() {
+    let fake = Fake::of_lcores(2);
+    let options = Options::default();
+    let objects: Vec<_> = (0..4)
+        .map(|_| claim_anywhere(fake.link, &options).unwrap())
+        .collect();
+    let lcores = objects
+        .iter()
+        .map(|object| fake.link.control.lcore_of(object.index))
+        .collect::<Vec<_>>();
+    assert_eq!(lcores[0], lcores[2]);
+    assert_ne!(lcores[0], lcores[1], "connections go round");
+    for (object, lcore) in objects.into_iter().zip(lcores) {
+        fake.link.ring(object.index);
+        assert_eq!(fake.rang_at(object), [lcore]);
+    }
+    let listener = claim(fake.link, FIRST_LCORE, &options, false).unwrap();
+    assert_eq!(fake.link.control.lcore_of(listener.index), FIRST_LCORE);
 }

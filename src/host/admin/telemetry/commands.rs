@@ -129,14 +129,24 @@ fn told(command: &str, words: &[&str], asker: &Asker) -> Result<Value, Silent> {
     let is_port = numbers.as_deref() == Some(&[0]);
     Ok(match command {
         "/ethdev/list" => json!(facts.open.iter().map(|_| 0).collect::<Vec<_>>()),
-        "/ethdev/stats" if is_port && facts.open.is_some() => port::ethdev_stats(&facts, &counters()?),
-        "/ethdev/xstats" if is_port && facts.open.is_some() => port::ethdev_xstats(&facts, &counters()?),
-        "/ethdev/link_status" if is_port => facts.open.map_or(Value::Null, |open| {
-            json!({ "status": if open.up { "UP" } else { "DOWN" } })
-        }),
+        "/ethdev/stats" if is_port && facts.open.is_some() => {
+            port::ethdev_stats(&facts, &counters()?)
+        }
+        "/ethdev/xstats" if is_port && facts.open.is_some() => {
+            port::ethdev_xstats(&facts, &counters()?)
+        }
+        "/ethdev/link_status" if is_port => facts.open.map_or(
+            Value::Null,
+            |open| json!({ "status": if open.up { "UP" } else { "DOWN" } }),
+        ),
         "/knet/flow/list" => json!({}),
         "/knet/ethdev/queue" => facts.open.as_ref().map_or(Value::Null, |open| {
-            json!({ "queue0": { "pid": std::process::id(), "tid": port::lcore_thread(), "lcoreId": open.cpu } })
+            let queues = open.lcores.iter().enumerate().map(|(queue, lcore)| {
+                let (pid, thread) = (std::process::id(), port::lcore_thread(queue));
+                let fact = json!({ "pid": pid, "tid": thread, "lcoreId": lcore.cpu });
+                (format!("queue{queue}"), fact)
+            });
+            Value::Object(queues.collect())
         }),
         _ => Value::Null,
     })

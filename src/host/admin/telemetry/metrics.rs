@@ -11,6 +11,7 @@ use crate::errno::{Errno, Result};
 use crate::host::admin::Asker;
 use crate::host::admin::asker::Silent;
 use crate::host::server::timespec;
+use crate::lcore::Counted;
 
 /// A request is shorter than this.
 const REQUEST_MAX: usize = 8_192;
@@ -97,7 +98,11 @@ fn text(asker: &Asker) -> core::result::Result<String, Silent> {
     add("gauge", "knet_programs", "", facts.families.len() as u64);
     add("gauge", "knet_processes", "", facts.clients.len() as u64);
     if let Some(open) = &facts.open {
-        let counted = asker.counters()?;
+        let each = asker.counters_each()?;
+        let mut counted = Counted::default();
+        for one in &each {
+            counted.add(one);
+        }
         for (name, value) in &counted.gauges {
             add("gauge", &format!("knet_{name}"), "", *value);
         }
@@ -128,7 +133,28 @@ fn text(asker: &Asker) -> core::result::Result<String, Silent> {
             add("gauge", &format!("knet_{name}"), "", value);
         }
         add("gauge", "knet_link_up", "", u64::from(open.up));
+        lcores(&mut out, &each);
     }
     out.push_str("# EOF\n");
     Ok(out)
+}
+
+/// What tells whether all lcores carry their part: turns, turns without work, frames passed on, flows accepted.
+fn lcores(out: &mut String, each: &[Counted]) {
+    for (name, wanted) in [
+        ("knet_by_lcore_turns", "turns"),
+        ("knet_by_lcore_turns_idle", "turns_idle"),
+        ("knet_by_lcore_frames_passed", "frames_passed"),
+        ("knet_by_lcore_flows_accepted", "flows_accepted"),
+    ] {
+        let _ = writeln!(out, "# TYPE {name} counter");
+        for (lcore, counted) in each.iter().enumerate() {
+            let all = counted.lcore.iter().chain(&counted.stack);
+            let value = all
+                .filter(|(name, _)| *name == wanted)
+                .map(|(_, value)| value)
+                .sum::<u64>();
+            let _ = writeln!(out, "{name}_total{{lcore=\"{lcore}\"}} {value}");
+        }
+    }
 }

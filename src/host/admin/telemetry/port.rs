@@ -98,7 +98,8 @@ fn rate(bytes: u64, frames: u64) -> String {
 }
 
 /// The thread of the lcore; 0 when it cannot be found.
-pub(super) fn lcore_thread() -> u32 {
+pub(super) fn lcore_thread(lcore: usize) -> u32 {
+    let wanted = format!("knet-lcore-{lcore}");
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else {
         return 0;
     };
@@ -106,7 +107,7 @@ pub(super) fn lcore_thread() -> u32 {
         .filter_map(Result::ok)
         .find(|thread| {
             std::fs::read_to_string(thread.path().join("comm"))
-                .is_ok_and(|name| name.trim_end() == "knet-lcore-0")
+                .is_ok_and(|name| name.trim_end() == wanted)
         })
         .and_then(|thread| thread.file_name().to_str()?.parse().ok())
         .unwrap_or(0)

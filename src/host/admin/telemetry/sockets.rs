@@ -87,7 +87,7 @@ pub(super) fn net_stat(numbers: &[u64], facts: &Facts, asker: &Asker) -> Result<
         [first, count] => (None, first, count),
         _ => return Ok(Value::Null),
     };
-    let thread = port::lcore_thread().to_string();
+    let thread = port::lcore_thread(0).to_string();
     let mut found = Vec::new();
     let mut add = |it: Option<Numbered<'_>>,
                    local: core::net::SocketAddrV4,
