@@ -195,10 +195,45 @@ impl Transmit {
         }
     }
 
-    /// Takes buffers for the rest of the burst (for a large frame only the one that is needed).
+    /// Brings an empty buffer for a frame of `len` bytes to the front of the empty ones. Large and usual frames take turns in a stream, so
+    /// that buffers of the other kind stay. False when there is none.
+    fn bring(&mut self, len: usize) -> bool {
+        let large = len > self.mbuf_room;
+        let usual_room = self.mbuf_room;
+        let fits = |slot: &Slot| slot.len as usize >= len;
+        let is_own = |slot: &Slot| fits(slot) && (slot.len as usize > usual_room) == large;
+        if self.empty().first().is_some_and(is_own) {
+            return true;
+        }
+        let mut found = self.empty().iter().position(is_own);
+        if found.is_none() {
+            if large && self.allocated == BURST_MAX {
+                self.release_from(BURST_MAX - 1);
+            }
+            let fresh = self.allocated - self.committed;
+            // A large buffer does for a usual frame as well.
+            found = if self.refill(len) && self.empty().get(fresh).is_some_and(fits) {
+                Some(fresh)
+            } else {
+                self.empty().iter().position(fits)
+            };
+        }
+        if let Some(at) = found {
+            self.slots.swap(self.committed, self.committed + at);
+        }
+        found.is_some()
+    }
+
+    fn empty(&self) -> &[Slot] {
+        self.slots
+            .get(self.committed..self.allocated)
+            .unwrap_or(&[])
+    }
+
+    /// Takes buffers for the rest of the burst (for a large frame only the one that is needed); false when there are none.
     fn refill(&mut self, len: usize) -> bool {
         let end = if len > self.mbuf_room {
-            self.committed + 1
+            self.allocated + 1
         } else {
             BURST_MAX
         };
@@ -212,17 +247,18 @@ impl Transmit {
         let got =
             unsafe { (self.port.table.tx_alloc)(self.queue, free.as_mut_ptr(), wanted, bytes) };
         self.allocated += (got as usize).min(free.len());
-        self.allocated > self.committed
+        got > 0
     }
 
-    /// Gives the empty buffers back.
-    fn release(&mut self) {
-        if let Some(empty) = self.slots.get(self.committed..self.allocated) {
+    /// Gives the empty buffers from place `from` on back.
+    fn release_from(&mut self, from: usize) {
+        let from = from.max(self.committed);
+        if let Some(empty) = self.slots.get(from..self.allocated) {
             let count = u32::try_from(empty.len()).unwrap_or(0);
             // SAFETY: these slots came from `tx_alloc` and were not sent.
             unsafe { (self.port.table.free)(self.queue, empty.as_ptr(), count) };
+            self.allocated = from;
         }
-        self.allocated = self.committed;
     }
 }
 
@@ -231,11 +267,7 @@ impl TxQueue for Transmit {
         if self.committed == BURST_MAX {
             return None;
         }
-        let fits = |slot: Option<&Slot>| slot.is_some_and(|slot| slot.len as usize >= len);
-        if self.committed < self.allocated && !fits(self.slots.get(self.committed)) {
-            self.release();
-        }
-        if self.committed == self.allocated && !self.refill(len) {
+        if !self.bring(len) {
             return None;
         }
         let slot = self
@@ -293,6 +325,6 @@ impl TxQueue for Transmit {
 impl Drop for Transmit {
     fn drop(&mut self) {
         self.committed = 0;
-        self.release();
+        self.release_from(0);
     }
 }
