@@ -208,8 +208,9 @@ t2() {
   script_tests "package" 300 tests/apps/package.py
   script_tests "service" 300 tests/apps/service.py
   script_tests "quick start in a virtual machine" 400 tests/apps/vm.py
-  cargo_tests "1 GiB each way in virtual time" 600 \
-    env KNET_TEST_BULK_MIB=1024 cargo test --release --quiet --lib -- stack::tests::bulk::a_bad_wire --show-output
+  cargo_tests "1 GiB each way in virtual time, and through chacha20 twice" 600 \
+    env KNET_TEST_BULK_MIB=1024 cargo test --release --quiet --lib -- stack::tests::bulk::a_bad_wire \
+    gpu::chacha20::tests::a_long_stream --show-output
   script_tests "benchmark" 300 tests/apps/bench.py
   script_tests "inline" 300 tests/apps/inline.py
   script_tests "redis, inline" 300 env KNET_TEST_PROGRESS=inline tests/apps/redis.py ping_set_get pipelining \

@@ -19,7 +19,7 @@ const TABLE: &[(&str, &str)] = &[
     ("prefetch", ""),
     ("ffi", ""),
     ("config", ""),
-    ("gpu", "config"),
+    ("gpu", "config ffi"),
     ("preflight", "config gpu"),
     ("rendezvous", "ffi"),
     ("channel", ""),

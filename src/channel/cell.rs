@@ -470,6 +470,8 @@ pub struct Header {
     pub host_pid: AtomicU32,
     /// See [`host_state`].
     pub host_state: AtomicU32,
+    /// See [`super::layout::Layout`].
+    pub large_ring_bytes: AtomicU32,
     /// The lcore's own line.
     pub lcore: LcoreLine,
     /// Epolls whose sleepers the program asks the host to wake.

@@ -14,6 +14,9 @@ pub const PROCS: u32 = 256;
 pub const OBJECTS_MIN: u32 = 4_096;
 /// See [`OBJECTS_MIN`].
 pub const OBJECTS_MAX: u32 = 1 << 21;
+/// Objects of each half, the first ones, that may have larger rings than the others. Few, because a page of page tables serves no more
+/// than one or two of those rings, in both processes.
+pub const LARGE_OBJECTS: u32 = 64;
 /// The unit in which a program maps ring memory.
 pub const PIECE_BYTES: u64 = 64 << 20;
 /// A page.
@@ -31,6 +34,9 @@ pub struct Layout {
     pub rx_ring_bytes: u32,
     /// Bytes of a transmit ring; a power of two.
     pub tx_ring_bytes: u32,
+    /// Bytes of both rings of the first [`LARGE_OBJECTS`] objects of each half, where the others have less; 0 = they are as the
+    /// others.
+    pub large_ring_bytes: u32,
 }
 
 impl Layout {
@@ -45,6 +51,16 @@ impl Layout {
                 .min(OBJECTS_MAX),
             rx_ring_bytes: ring(rx_ring_bytes),
             tx_ring_bytes: ring(tx_ring_bytes),
+            large_ring_bytes: 0,
+        }
+    }
+
+    /// The same with rings of `bytes` for the first objects of each half.
+    #[must_use]
+    pub fn with_large_rings(self, bytes: u32) -> Self {
+        Self {
+            large_ring_bytes: ring(bytes),
+            ..self
         }
     }
 
@@ -55,6 +71,49 @@ impl Layout {
             && (OBJECTS_MIN..=OBJECTS_MAX).contains(&self.objects)
             && self.rx_ring_bytes == ring(self.rx_ring_bytes)
             && self.tx_ring_bytes == ring(self.tx_ring_bytes)
+            && (self.large_ring_bytes == 0 || self.large_ring_bytes == ring(self.large_ring_bytes))
+    }
+
+    /// Whether `object` is one of those with larger rings.
+    #[must_use]
+    pub const fn is_large(&self, object: u32) -> bool {
+        self.large_ring_bytes != 0 && object % self.first_host_object() < LARGE_OBJECTS
+    }
+
+    /// Bytes of the receive ring of `object`.
+    #[must_use]
+    pub const fn rx_bytes(&self, object: u32) -> u32 {
+        if self.is_large(object) && self.large_ring_bytes > self.rx_ring_bytes {
+            self.large_ring_bytes
+        } else {
+            self.rx_ring_bytes
+        }
+    }
+
+    /// Bytes of the transmit ring of `object`.
+    #[must_use]
+    pub const fn tx_bytes(&self, object: u32) -> u32 {
+        if self.is_large(object) && self.large_ring_bytes > self.tx_ring_bytes {
+            self.large_ring_bytes
+        } else {
+            self.tx_ring_bytes
+        }
+    }
+
+    /// The place of `object`, which has larger rings, among those.
+    const fn large_place(&self, object: u32) -> u64 {
+        let half = object / self.first_host_object() * LARGE_OBJECTS;
+        (object % self.first_host_object() + half) as u64
+    }
+
+    /// Where the larger rings begin that lie behind usual ones of `bytes` from offset `at` on.
+    const fn large_at(&self, at: u64, bytes: u32) -> u64 {
+        piece_up(at + bytes as u64 * self.objects as u64)
+    }
+
+    /// Bytes of all larger rings of a kind.
+    const fn large_bytes(&self) -> u64 {
+        self.large_ring_bytes as u64 * LARGE_OBJECTS as u64 * 2
     }
 
     /// First object index that the host hands out.
@@ -136,25 +195,35 @@ impl Layout {
     /// Offset of an object's transmit ring in control memory.
     #[must_use]
     pub const fn tx_ring_at(&self, object: u32) -> u64 {
-        self.table_bytes() + self.tx_ring_bytes as u64 * object as u64
+        let (bytes, usual) = (self.tx_bytes(object), self.tx_ring_bytes);
+        if bytes > usual {
+            self.large_at(self.table_bytes(), usual) + bytes as u64 * self.large_place(object)
+        } else {
+            self.table_bytes() + usual as u64 * object as u64
+        }
     }
 
     /// Bytes of control memory.
     #[must_use]
     pub const fn control_bytes(&self) -> u64 {
-        piece_up(self.tx_ring_at(self.objects))
+        piece_up(self.large_at(self.table_bytes(), self.tx_ring_bytes) + self.large_bytes())
     }
 
     /// Offset of an object's receive ring in receive memory.
     #[must_use]
     pub const fn rx_ring_at(&self, object: u32) -> u64 {
-        self.rx_ring_bytes as u64 * object as u64
+        let (bytes, usual) = (self.rx_bytes(object), self.rx_ring_bytes);
+        if bytes > usual {
+            self.large_at(0, usual) + bytes as u64 * self.large_place(object)
+        } else {
+            usual as u64 * object as u64
+        }
     }
 
     /// Bytes of receive memory.
     #[must_use]
     pub const fn receive_bytes(&self) -> u64 {
-        piece_up(self.rx_ring_at(self.objects))
+        piece_up(self.large_at(0, self.rx_ring_bytes) + self.large_bytes())
     }
 }
 
@@ -201,6 +270,44 @@ mod tests {
                     ring / PIECE_BYTES,
                     (ring + u64::from(layout.tx_ring_bytes) - 1) / PIECE_BYTES
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn larger_rings_are_whole_and_nobody_elses() {
+        for flows in [1, 60_000, u32::MAX] {
+            for large in [0, 64 << 10, 2 << 20, 64 << 20] {
+                let usual = Layout::for_flows(flows, 256 << 10, 128 << 10);
+                let layout = usual.with_large_rings(large);
+                let layout = if large == 0 { usual } else { layout };
+                assert!(layout.is_valid());
+                let half = layout.first_host_object();
+                let some = [0, 1, LARGE_OBJECTS - 1, LARGE_OBJECTS, half - 1];
+                let objects: Vec<u32> = some.iter().flat_map(|at| [*at, half + at]).collect();
+                let spans = |at: &dyn Fn(u32) -> u64, bytes: &dyn Fn(u32) -> u32| {
+                    let mut spans: Vec<(u64, u64)> = objects
+                        .iter()
+                        .map(|object| (at(*object), at(*object) + u64::from(bytes(*object))))
+                        .collect();
+                    spans.sort_unstable();
+                    assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+                    for (begin, end) in &spans {
+                        assert_eq!(begin / PIECE_BYTES, (end - 1) / PIECE_BYTES);
+                    }
+                    spans.last().unwrap().1
+                };
+                let end = spans(&|object| layout.rx_ring_at(object), &|object| {
+                    layout.rx_bytes(object)
+                });
+                assert!(end <= layout.receive_bytes());
+                let end = spans(&|object| layout.tx_ring_at(object), &|object| {
+                    layout.tx_bytes(object)
+                });
+                assert!(end <= layout.control_bytes());
+                let most = large.max(256 << 10);
+                assert_eq!(layout.rx_bytes(half + LARGE_OBJECTS - 1), most);
+                assert_eq!(layout.rx_bytes(half + LARGE_OBJECTS), 256 << 10);
             }
         }
     }

@@ -141,6 +141,9 @@ impl Control {
         header
             .tx_ring_bytes
             .store(layout.tx_ring_bytes, Ordering::Relaxed);
+        header
+            .large_ring_bytes
+            .store(layout.large_ring_bytes, Ordering::Relaxed);
         header.size.store(header_size(), Ordering::Relaxed);
         header.abi.store(ABI, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Release);
@@ -164,6 +167,7 @@ impl Control {
             objects: header.objects.load(Ordering::Relaxed),
             rx_ring_bytes: header.rx_ring_bytes.load(Ordering::Relaxed),
             tx_ring_bytes: header.tx_ring_bytes.load(Ordering::Relaxed),
+            large_ring_bytes: header.large_ring_bytes.load(Ordering::Relaxed),
         };
         let ours = header.magic.load(Ordering::Acquire) == MAGIC
             && header.abi.load(Ordering::Relaxed) == ABI
@@ -259,7 +263,7 @@ impl Control {
     fn tx_place(&self, object: u32, span: Span) -> Option<NonNull<u8>> {
         (object < self.layout.objects).then_some(())?;
         let end = span.offset.checked_add(span.len)?;
-        (end <= self.layout.tx_ring_bytes).then_some(())?;
+        (end <= self.layout.tx_bytes(object)).then_some(())?;
         self.map.at(
             self.layout.tx_ring_at(object) + u64::from(span.offset),
             u64::from(span.len),
@@ -379,7 +383,7 @@ impl Receive {
     fn place(&self, object: u32, span: Span) -> Option<NonNull<u8>> {
         (object < self.layout.objects).then_some(())?;
         let end = span.offset.checked_add(span.len)?;
-        (end <= self.layout.rx_ring_bytes).then_some(())?;
+        (end <= self.layout.rx_bytes(object)).then_some(())?;
         self.map.at(
             self.layout.rx_ring_at(object) + u64::from(span.offset),
             u64::from(span.len),
@@ -423,7 +427,7 @@ impl Receive {
     /// accept queue meanwhile, and drops the slice before this mapping. No process maps it writable but the host.
     #[must_use]
     pub unsafe fn lend(&self, object: u32) -> Option<&'static mut [u8]> {
-        let len = self.layout.rx_ring_bytes;
+        let len = self.layout.rx_bytes(object);
         let place = self.place(object, Span { offset: 0, len })?;
         // SAFETY: inside the mapping; unique and outlived by the mapping as the caller promises.
         Some(unsafe { core::slice::from_raw_parts_mut(place.as_ptr(), len as usize) })
@@ -455,7 +459,7 @@ impl Staging {
     pub fn bytes_mut(&mut self, object: u32, span: Span) -> Option<&mut [u8]> {
         (object < self.layout.objects).then_some(())?;
         let end = span.offset.checked_add(span.len)?;
-        (end <= self.layout.rx_ring_bytes).then_some(())?;
+        (end <= self.layout.rx_bytes(object)).then_some(())?;
         let place = self.map.at(
             self.layout.rx_ring_at(object) + u64::from(span.offset),
             u64::from(span.len),

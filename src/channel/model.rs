@@ -34,6 +34,7 @@ impl Control {
                 objects: zero(),
                 rx_ring_bytes: zero(),
                 tx_ring_bytes: zero(),
+                large_ring_bytes: zero(),
                 host_pid: zero(),
                 host_state: zero(),
                 lcore: LcoreLine::default(),

@@ -1,6 +1,7 @@
 //! The payload stage, as checked.
 
 use core::net::Ipv4Addr;
+use core::time::Duration;
 
 /// `gpu`
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -8,9 +9,114 @@ pub struct Gpu {
     /// `gpu.required`
     pub required: bool,
     /// `gpu.mode`
-    pub mode: String,
+    pub mode: Mode,
+    /// `gpu.in_process`
+    pub in_process: bool,
+    /// `gpu.device`
+    pub device: String,
+    /// `gpu.driver_library`
+    pub driver_library: String,
+    /// `gpu.batch_packets` and its neighbours.
+    pub batches: Batches,
+    /// `gpu.on_timeout`
+    pub on_timeout: Instead,
+    /// `gpu.on_full`
+    pub on_full: Instead,
     /// `gpu.pipeline`, in order; 1 to 16 of them.
     pub pipeline: Vec<PayloadRule>,
+}
+
+/// Where the kernels run, and how a GPU is told of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// On the CPU.
+    Cpu,
+    /// A launch a batch.
+    Launch,
+    /// A kernel that polls the ring.
+    Persistent,
+    /// Launches made beforehand, behind stream memory operations.
+    Memops,
+    /// The same in a graph.
+    Graph,
+}
+
+impl Mode {
+    /// As the file writes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Launch => "launch",
+            Self::Persistent => "persistent",
+            Self::Memops => "memops",
+            Self::Graph => "graph",
+        }
+    }
+}
+
+impl Gpu {
+    /// The same for a host inside the program: on the CPU, unless the file lets a program use the GPU.
+    #[must_use]
+    pub fn inside_a_program(&self) -> Self {
+        let mut inside = self.clone();
+        if !self.in_process {
+            inside.mode = Mode::Cpu;
+        }
+        inside
+    }
+}
+
+#[cfg(test)]
+impl Gpu {
+    /// A stage of these rules in mode `cpu`.
+    pub(crate) fn on_cpu(pipeline: Vec<PayloadRule>) -> Self {
+        Self {
+            required: false,
+            mode: Mode::Cpu,
+            in_process: false,
+            device: "0".to_owned(),
+            driver_library: "libcuda.so.1".to_owned(),
+            batches: Batches {
+                max_packets: 32,
+                max_wait: Duration::from_micros(20),
+                slots: 4,
+                timeout: Duration::from_secs(10),
+                blocks: 2,
+            },
+            on_timeout: Instead::Cpu,
+            on_full: Instead::Cpu,
+            pipeline,
+        }
+    }
+}
+
+/// How chunks go to a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Batches {
+    /// `gpu.batch_packets`: 1 to 1 024 chunks.
+    pub max_packets: usize,
+    /// `gpu.batch_wait_us`
+    pub max_wait: Duration,
+    /// `gpu.batch_slots`: 1 to 1 024 batches.
+    pub slots: usize,
+    /// `gpu.timeout_us`
+    pub timeout: Duration,
+    /// `gpu.persistent_blocks`
+    pub blocks: u32,
+}
+
+/// What is done with payload that the GPU does not take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Instead {
+    /// The CPU version judges it.
+    Cpu,
+    /// It passes unjudged, and is counted.
+    Bypass,
+    /// Its flow is reset: a stream cannot lose bytes.
+    Drop,
+    /// It waits; the peer's window closes, the program's send buffer fills.
+    Wait,
 }
 
 /// One entry of `gpu.pipeline`.

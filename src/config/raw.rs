@@ -18,7 +18,6 @@ const NO_CONTROL: &str = "there are no control threads here";
 const NO_ZCOPY: &str = "there is no zero-copy pool here";
 const NO_BOND: &str = "user-space bonds are not served: the first port is used alone";
 const NO_UDP: &str = "UDP stays on the kernel in this version";
-const NO_GPU: &str = "the CPU runs every kernel, at once";
 const NO_FRAGMENTS: &str = "IP fragments are not put together in this version";
 
 macro_rules! section {
@@ -140,13 +139,17 @@ section! { Dpdk "dpdk" "DPDK: cores, queues and EAL arguments." {
 section! { Gpu "gpu" "The payload stage: what is done to the bytes of chosen flows (docs/gpu.md)." {
     enabled: bool = Key::ours("enabled", Kind::Switch, "false", "Run the kernels of pipeline.");
     required: bool = Key::ours("required", Kind::Switch, "false", "Refuse to start where mode cannot be had, instead of running the kernels on the CPU.");
-    mode: String = Key::ours("mode", Kind::Choice(&["cpu", "launch", "persistent", "memops", "graph"]), "\"cpu\"", "Where the kernels run.").not_served(NO_GPU);
-    in_process: bool = Key::ours("in_process", Kind::Switch, "false", "Use the GPU also from inside the program, with progress inline.").not_served(NO_GPU);
-    device: String = Key::ours("device", Kind::Text(ANY), "\"0\"", "GPU: index, PCI address or UUID.").not_served(NO_GPU);
-    driver_library: String = Key::ours("driver_library", Kind::Text(ANY), "\"libcuda.so.1\"", "The driver's library.").not_served(NO_GPU);
-    timeout_us: i64 = Key::ours("timeout_us", whole(100, 10_000_000), "5000", "Microseconds after which a batch is given up.").not_served(NO_GPU);
-    on_timeout: String = Key::ours("on_timeout", Kind::Choice(&["cpu", "bypass", "drop"]), "\"cpu\"", "What becomes of a batch that was given up.").not_served(NO_GPU);
-    on_full: String = Key::ours("on_full", Kind::Choice(&["cpu", "bypass", "drop", "wait"]), "\"cpu\"", "What becomes of payload when the GPU's ring is full.").not_served(NO_GPU);
+    mode: String = Key::ours("mode", Kind::Choice(&["cpu", "launch", "persistent", "memops", "graph"]), "\"cpu\"", "Where the kernels run: on the CPU, or on a GPU that is told of each batch in one of these ways (docs/gpu.md).");
+    in_process: bool = Key::ours("in_process", Kind::Switch, "false", "Use the GPU also from inside the program, with progress inline; else the CPU runs the kernels there.");
+    device: String = Key::ours("device", Kind::Text(ANY), "\"0\"", "GPU: index, PCI address or UUID.");
+    driver_library: String = Key::ours("driver_library", Kind::Text(ANY), "\"libcuda.so.1\"", "The driver's library.");
+    batch_packets: i64 = Key::ours("batch_packets", whole(0, 1_024), "0", "Chunks of a batch at most; 0: 32 for mode persistent, 64 for the others.");
+    batch_wait_us: i64 = Key::ours("batch_wait_us", whole(0, 10_000), "20", "Microseconds that a chunk waits for others while a batch is out; none is waited for when the GPU is idle.");
+    batch_slots: i64 = Key::ours("batch_slots", whole(2, 1_024), "64", "Batches of a rule that are out at most.");
+    persistent_blocks: i64 = Key::ours("persistent_blocks", whole(1, 64), "4", "Mode persistent: blocks of 256 threads that stay on the GPU for each rule.");
+    timeout_us: i64 = Key::ours("timeout_us", whole(100, 10_000_000), "5000", "Microseconds after which a batch is given up.");
+    on_timeout: String = Key::ours("on_timeout", Kind::Choice(&["cpu", "bypass", "drop"]), "\"cpu\"", "What becomes of the payload of a batch that was given up.");
+    on_full: String = Key::ours("on_full", Kind::Choice(&["cpu", "bypass", "drop", "wait"]), "\"cpu\"", "What becomes of payload when the GPU's ring is full.");
     pipeline: Vec<Field<PayloadRule>> = Key::ours("pipeline", Kind::Objects(&PayloadRule::SECTION), "[]", "Kernels in the order in which payload meets them, at most 16.");
 } }
 

@@ -204,12 +204,20 @@ pub struct Buffers {
 
 /// A ring of a connection holds at least this (design D1), where `max_recvbuf` and `max_sendbuf` allow it.
 const RING_BYTES_MIN: u32 = 256 << 10;
+/// Where an lcore shares its CPU with others, each end waits for time slices of some milliseconds, in which this much should be under way.
+const LARGE_RING_BYTES: u32 = 2 << 20;
 /// Larger rings would not pay: the window beyond this is a matter of long fat pipes.
 const RING_BYTES_MAX: u32 = 4 << 20;
 
 impl Buffers {
     /// Bytes of a connection that may be unacknowledged at a time, besides those in its rings.
     pub const UNACKNOWLEDGED: u32 = 256 << 10;
+
+    /// Bytes of the rings of the few connections that may have larger ones.
+    #[must_use]
+    pub fn large_ring(&self) -> u32 {
+        LARGE_RING_BYTES.min(self.receive_max).min(self.send_max)
+    }
 
     /// Bytes of a connection's receive ring.
     #[must_use]

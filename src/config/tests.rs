@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use super::key::Kind;
 use super::*;
+use crate::config::payload::{self, Instead};
 use crate::id::CpuId;
 
 const SMALLEST: &str = r#"{"interface": {"bdf_nums": ["0000:04:00.0"], "ip": "192.168.1.58"}}"#;
@@ -877,11 +878,48 @@ fn rules_that_make_no_sense_say_why() {
     one_fault(&staged(""), &["gpu.enabled: there is nothing to run"]);
     let many = vec![r#"{"kernel": "stats"}"#; 17].join(",");
     one_fault(&staged(&many), &["17 entries", "at most 16"]);
+}
+
+#[test]
+fn a_gpu_is_described_by_its_keys() {
+    let staged = |keys: &str| {
+        with(&format!(
+            r#""gpu": {{"enabled": true, {keys}, "pipeline": [{{"kernel": "stats"}}]}}"#
+        ))
+    };
+    let gpu = good(&staged(r#""mode": "launch""#)).gpu.unwrap();
+    assert_eq!(
+        (gpu.mode, gpu.batches.max_packets),
+        (payload::Mode::Launch, 64)
+    );
+    assert_eq!((gpu.on_full, gpu.on_timeout), (Instead::Cpu, Instead::Cpu));
+    let config = good(&staged(
+        r#""mode": "persistent", "on_full": "wait", "on_timeout": "drop", "timeout_us": 100, "batch_slots": 8"#,
+    ));
+    assert!(config.remarks.is_empty(), "{:?}", config.remarks);
+    let gpu = config.gpu.unwrap();
+    assert_eq!(
+        (gpu.mode, gpu.batches.max_packets),
+        (payload::Mode::Persistent, 32)
+    );
+    assert_eq!(
+        (gpu.on_full, gpu.on_timeout),
+        (Instead::Wait, Instead::Drop)
+    );
+    assert_eq!(
+        (gpu.batches.slots, gpu.batches.timeout.as_micros()),
+        (8, 100)
+    );
+    assert_eq!(gpu.inside_a_program().mode, payload::Mode::Cpu);
+    let gpu = good(&staged(r#""mode": "graph", "in_process": true"#))
+        .gpu
+        .unwrap();
+    assert_eq!(gpu.inside_a_program().mode, payload::Mode::Graph);
     one_fault(
         &with(
-            r#""gpu": {"enabled": true, "required": true, "mode": "launch", "pipeline": [{"kernel": "stats"}]}"#,
+            r#""gpu": {"enabled": true, "on_full": "bypass", "pipeline": [{"kernel": "chacha20", "key_file": "/k"}]}"#,
         ),
-        &["\"launch\" cannot be had"],
+        &["gpu.on_full: chacha20 must not be passed over"],
     );
 }
 

@@ -145,4 +145,32 @@ mod tests {
             );
         }
     }
+
+    /// `KNET_TEST_BULK_MIB` MiB, by default little enough for a debug build.
+    #[test]
+    fn a_long_stream_that_is_hidden_twice_is_itself() {
+        let wanted = std::env::var("KNET_TEST_BULK_MIB").ok();
+        let total = wanted.map_or(4, |text| text.parse().unwrap()) << 20;
+        let mut kernel = Cipher::new([0x3c; 32]);
+        let plain: Vec<u8> = (0..251).cycle().take(65_521 + 251).collect();
+        let (mut offset, mut word, mut changed) = (0_u64, 1_u64, 0);
+        while offset < total {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let length = 1 + usize::try_from(word >> 33).unwrap() % 65_521;
+            let from = usize::try_from(offset % 251).unwrap();
+            let wanted = &plain[from..from + length];
+            let mut bytes = wanted.to_vec();
+            run(&mut kernel, &mut chunk(offset, &mut bytes));
+            changed += usize::from(bytes != wanted);
+            // The other way round, and cut elsewhere.
+            let (first, second) = bytes.split_at_mut(length / 3);
+            if !second.is_empty() {
+                run(&mut kernel, &mut chunk(offset + first.len() as u64, second));
+            }
+            run(&mut kernel, &mut chunk(offset, first));
+            assert!(bytes == wanted, "at {offset}");
+            offset += length as u64;
+        }
+        assert!(changed > 10);
+    }
 }

@@ -23,6 +23,16 @@ counters! {
         payload_chunks_mirrored,
         /// Copies that a mirror had no room for.
         payload_mirror_dropped,
+        /// Chunks that a GPU has judged, once a kernel.
+        payload_chunks_offloaded,
+        /// Chunks that the CPU had to judge because the GPU was late or failed.
+        payload_chunks_redone,
+        /// Chunks that found the GPU's ring full.
+        payload_chunks_refused_full,
+        /// Chunks that passed unjudged, as `on_full` or `on_timeout` says.
+        payload_chunks_bypassed,
+        /// Flows reset because a chunk could not be judged, as `on_full` or `on_timeout` says.
+        payload_flows_reset_gpu,
         /// Chunks that a kernel could not work on: their flows are reset.
         payload_failed,
     }

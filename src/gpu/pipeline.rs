@@ -7,9 +7,10 @@ use super::builtin::Builtin;
 use super::chunk::{Direction, Ends};
 use super::kernel::PayloadKernel;
 use super::mirror::Mirror;
+use super::ptx::KERNELS;
 use super::stage::{PacketStage, StreamStage};
 use crate::config::is_inside;
-use crate::config::payload::{Attach, Gpu, Kernel, OnMatch, PayloadRule};
+use crate::config::payload::{Attach, Gpu, Kernel, Mode, OnMatch, PayloadRule};
 
 /// What a match of a kernel does.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub struct Rule {
     ports: Vec<u16>,
     networks: Vec<(Ipv4Addr, u8)>,
     pub(super) min_payload: usize,
+    /// The kernel changes bytes.
+    pub(super) writes: bool,
     /// Lines logged so far.
     pub(super) marks: u64,
 }
@@ -78,25 +81,55 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Reads the files that the rules name and builds their kernels. May take a second for a large rules file: it is
-    /// for the start of a host, not for the loop.
+    /// Reads the files that the rules name, builds their kernels and puts them to work where `gpu.mode` says. May take a
+    /// second for a large rules file or a GPU: it is for the start of a host, not for the loop.
     ///
     /// # Errors
-    /// One line for the operator: the rule, the file and what is wrong with it, every rule's faults at once.
+    /// One line for the operator: the rule, the file and what is wrong with it, every rule's faults at once; or why there is
+    /// no GPU where one is required.
     pub fn load(config: &Gpu) -> Result<Self, String> {
-        Self::build(config, &|path| Mirror::create(path).map(Action::Mirror))
+        let (made, place) = Self::load_with(config, KERNELS)?;
+        match place {
+            Placement::Cpu => {}
+            Placement::Gpu(name) => crate::info!("gpu event=on device=\"{name}\""),
+            Placement::NoGpu(why) => {
+                crate::warn!(
+                    "gpu event=unusable now=\"the CPU runs every kernel\" reason=\"{why}\""
+                );
+            }
+        }
+        Ok(made)
     }
 
-    /// Says whether [`Pipeline::load`] would succeed; writes nothing.
+    /// As [`Pipeline::load`] with the GPU's code.
+    pub(super) fn load_with(config: &Gpu, ptx: &str) -> Result<(Self, Placement), String> {
+        let made = Self::build(config, &|path| Mirror::create(path).map(Action::Mirror))?;
+        made.place(config, ptx)
+    }
+
+    /// Says whether [`Pipeline::load`] would succeed, and where the kernels would run; writes nothing.
     ///
     /// # Errors
     /// As there.
-    pub fn examine(config: &Gpu) -> Result<(), String> {
-        Self::build(config, &|path| {
+    pub fn examine(config: &Gpu) -> Result<Placement, String> {
+        let made = Self::build(config, &|path| {
             let folder = Path::new(path).parent().unwrap_or_else(|| Path::new("/"));
             std::fs::metadata(folder).map(|_| Action::Pass)
-        })
-        .map(|_| ())
+        })?;
+        made.place(config, KERNELS).map(|(_, place)| place)
+    }
+
+    /// Gives the rules that look at streams to the GPU.
+    fn place(mut self, config: &Gpu, ptx: &str) -> Result<(Self, Placement), String> {
+        let (Some(stage), true) = (&mut self.stream, config.mode != Mode::Cpu) else {
+            return Ok((self, Placement::Cpu));
+        };
+        let place = match stage.take_off_with(config, ptx) {
+            Ok(name) => Placement::Gpu(name),
+            Err(why) if config.required => return Err(format!("gpu.required: {why}")),
+            Err(why) => Placement::NoGpu(why),
+        };
+        Ok((self, place))
     }
 
     fn build(config: &Gpu, mirror: MakeMirror<'_>) -> Result<Self, String> {
@@ -130,6 +163,17 @@ impl Pipeline {
             packet_tx: some(packet_tx).map(PacketStage::new),
         })
     }
+}
+
+/// Where the kernels of a pipeline run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Placement {
+    /// On the CPU, as the config says.
+    Cpu,
+    /// On this GPU, as far as they have a version for it.
+    Gpu(String),
+    /// On the CPU, because there is no GPU; why.
+    NoGpu(String),
 }
 
 /// Makes the mirror of a path.
@@ -173,6 +217,7 @@ fn load(rule: &PayloadRule, mirror: MakeMirror<'_>) -> Result<Rule, String> {
         ports: rule.ports.clone(),
         networks: rule.networks.clone(),
         min_payload: usize::from(rule.min_payload),
+        writes: matches!(rule.kernel, Kernel::Chacha20 { .. }),
         marks: 0,
     })
 }
@@ -231,11 +276,7 @@ pub(super) mod tests {
 
     /// A pipeline of these rules.
     pub(in super::super) fn pipeline(rules: Vec<PayloadRule>) -> Result<Pipeline, String> {
-        Pipeline::load(&Gpu {
-            required: false,
-            mode: "cpu".to_owned(),
-            pipeline: rules,
-        })
+        Pipeline::load(&Gpu::on_cpu(rules))
     }
 
     #[test]

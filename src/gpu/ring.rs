@@ -3,6 +3,7 @@
 //! `cuda/knet_ring.h` is the same for the kernels, and says who writes what in which order; a test compares the two. One line
 //! a packet each way, not an array a field: the warp that works on a packet fetches one line over PCIe and not seven.
 
+use core::mem::offset_of;
 use core::sync::atomic::AtomicU32;
 
 /// The version of everything in this file.
@@ -76,6 +77,39 @@ pub struct PacketRecord {
     pub reserved: u64,
 }
 
+impl PacketRecord {
+    /// As it lies in the ring.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; 64] {
+        let mut bytes = [0; 64];
+        let words = [
+            (offset_of!(Self, addr), self.addr),
+            (offset_of!(Self, offset), self.offset),
+            (offset_of!(Self, state), self.state[0]),
+            (offset_of!(Self, state) + 8, self.state[1]),
+        ];
+        for (at, word) in words {
+            if let Some(place) = bytes.get_mut(at..at + 8) {
+                place.copy_from_slice(&word.to_ne_bytes());
+            }
+        }
+        let halves = [
+            (offset_of!(Self, len), self.len),
+            (offset_of!(Self, flags), self.flags),
+            (offset_of!(Self, flow), self.flow),
+            (offset_of!(Self, ends), self.ends[0]),
+            (offset_of!(Self, ends) + 4, self.ends[1]),
+            (offset_of!(Self, ends) + 8, self.ends[2]),
+        ];
+        for (at, half) in halves {
+            if let Some(place) = bytes.get_mut(at..at + 4) {
+                place.copy_from_slice(&half.to_ne_bytes());
+            }
+        }
+        bytes
+    }
+}
+
 /// One packet, out: `struct knet_result`.
 #[repr(C, align(32))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -88,6 +122,28 @@ pub struct PacketResult {
     pub aux: u64,
     /// What it keeps now.
     pub state: [u64; 2],
+}
+
+impl PacketResult {
+    /// As it lies in the ring.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; 32]) -> Self {
+        let half = |at: usize| {
+            let part = bytes.get(at..at + 4).and_then(|part| part.try_into().ok());
+            u32::from_ne_bytes(part.unwrap_or_default())
+        };
+        let word = |at: usize| {
+            let part = bytes.get(at..at + 8).and_then(|part| part.try_into().ok());
+            u64::from_ne_bytes(part.unwrap_or_default())
+        };
+        let state = offset_of!(Self, state);
+        Self {
+            verdict: half(offset_of!(Self, verdict)),
+            value: half(offset_of!(Self, value)),
+            aux: word(offset_of!(Self, aux)),
+            state: [word(state), word(state + 8)],
+        }
+    }
 }
 
 /// A batch: `struct knet_batch`.
@@ -145,7 +201,6 @@ pub struct RingDescriptor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::mem::offset_of;
     use std::process::Command;
 
     /// `static_assert`s that a C compiler checks against the header.

@@ -1,10 +1,17 @@
 //! Which kernels a flow meets, in order, and the verdict that results.
 
+mod aloft;
+mod packet;
+
+pub use self::aloft::{Aloft, Departure};
+pub use self::packet::PacketStage;
+
 use std::collections::HashMap;
 
+use super::air::{Air, Flight};
 use super::chunk::{Chunk, Direction, Ends};
 use super::counters::StageCounters;
-use super::kernel::KernelState;
+use super::kernel::{Finding, KernelState};
 use super::pipeline::{Action, Rule};
 use crate::id::FlowId;
 
@@ -25,17 +32,22 @@ pub struct StreamStage {
     rules: Vec<Rule>,
     flows: HashMap<FlowId, Flow>,
     counters: StageCounters,
+    /// The GPU, when there is one.
+    air: Option<Air>,
 }
 
 /// What is kept of a flow.
 #[derive(Debug)]
 struct Flow {
+    ends: Ends,
     /// One bit for each rule that covers it.
     rules: u32,
     /// For each rule, received and sent; empty when no rule covers it.
     states: Box<[[KernelState; 2]]>,
     /// It was judged already.
     reset: bool,
+    /// Received and sent bytes that are with the GPU.
+    flights: [Option<Flight>; 2],
 }
 
 impl StreamStage {
@@ -46,6 +58,7 @@ impl StreamStage {
             rules,
             flows: HashMap::new(),
             counters: StageCounters::new(),
+            air: None,
         }
     }
 
@@ -55,6 +68,7 @@ impl StreamStage {
             rules,
             flows,
             counters,
+            ..
         } = self;
         let flow = flows
             .entry(id)
@@ -68,10 +82,8 @@ impl StreamStage {
         let side = usize::from(chunk.direction == Direction::Tx);
         let mut seen = false;
         for (at, (rule, states)) in rules.iter_mut().zip(&mut flow.states).enumerate() {
-            let covered = flow.rules >> at & 1 == 1;
-            let (true, Some(state)) =
-                (covered && rule.takes(chunk.direction), states.get_mut(side))
-            else {
+            let is_for = is_for(flow.rules, at, rule, chunk.direction);
+            let (true, Some(state)) = (is_for, states.get_mut(side)) else {
                 continue;
             };
             seen = true;
@@ -95,13 +107,21 @@ impl StreamStage {
 
     /// A flow is over.
     pub fn forget(&mut self, flow: FlowId) {
-        self.flows.remove(&flow);
+        let known = self.flows.remove(&flow);
+        if let (Some(flow), Some(air)) = (known, &mut self.air) {
+            for flight in flow.flights.into_iter().flatten() {
+                air.put_down(flight);
+            }
+        }
     }
 
     /// Calls `visit` with every counter of the stage and of its kernels. A kernel that is in several rules comes as often.
     pub fn report(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         self.counters.for_each(&mut *visit);
         visit("payload_flows", self.flows.len() as u64);
+        if let Some(air) = &self.air {
+            air.report(visit);
+        }
         for rule in &self.rules {
             rule.kernel.report(visit);
         }
@@ -116,97 +136,22 @@ impl Flow {
         }
         let kept = if mask == 0 { 0 } else { rules.len() };
         Self {
+            ends,
             rules: mask,
             states: vec![[KernelState::default(); 2]; kept].into_boxed_slice(),
             reset: false,
+            flights: [None, None],
         }
     }
 }
 
-/// The rules that look at the segments of one direction.
-#[derive(Debug)]
-pub struct PacketStage {
-    rules: Vec<Rule>,
-    /// Segments dropped in a row, of the flows that lost one; a place is given to the next flow that needs it.
-    drops: Box<[Option<(Ends, u32)>; DROP_PLACES]>,
-    counters: StageCounters,
-}
-
-impl PacketStage {
-    /// A stage over loaded rules.
-    #[must_use]
-    pub fn new(rules: Vec<Rule>) -> Self {
-        Self {
-            rules,
-            drops: Box::new([None; DROP_PLACES]),
-            counters: StageCounters::new(),
-        }
-    }
-
-    /// Judges the payload of a segment; one that is sent again is judged again.
-    pub fn judge(&mut self, chunk: &mut Chunk<'_>) -> Verdict {
-        if chunk.bytes.is_empty() {
-            return Verdict::Pass;
-        }
-        let mut seen = false;
-        let mut verdict = Verdict::Pass;
-        for rule in &mut self.rules {
-            if chunk.bytes.len() < rule.min_payload || !rule.covers(chunk.ends) {
-                continue;
-            }
-            seen = true;
-            verdict = run(rule, &self.counters, chunk, &mut KernelState::default());
-            if verdict != Verdict::Pass {
-                break;
-            }
-        }
-        if seen {
-            self.counters.payload_chunks.raise();
-            verdict = self.dropped(chunk.ends, verdict);
-        }
-        verdict
-    }
-
-    /// As [`StreamStage::report`].
-    pub fn report(&self, visit: &mut dyn FnMut(&'static str, u64)) {
-        self.counters.for_each(&mut *visit);
-        for rule in &self.rules {
-            rule.kernel.report(visit);
-        }
-    }
-
-    /// Counts segments dropped in a row: what is always sent again and always dropped comes to nothing.
-    fn dropped(&mut self, ends: Ends, verdict: Verdict) -> Verdict {
-        let place = usize::from(ends.local.port() ^ ends.remote.port()) % DROP_PLACES;
-        let Some(place) = self.drops.get_mut(place) else {
-            return verdict;
-        };
-        let count = place
-            .filter(|(whose, _)| *whose == ends)
-            .map_or(0, |(_, count)| count);
-        match verdict {
-            Verdict::Drop if count >= DROPS_MAX => {
-                *place = None;
-                self.counters.payload_flows_reset_drops.raise();
-                self.counters.payload_flows_reset.raise();
-                return Verdict::Reset;
-            }
-            Verdict::Drop => {
-                *place = Some((ends, count + 1));
-                self.counters.payload_segments_dropped.raise();
-            }
-            _ if count > 0 => *place = None,
-            _ => {}
-        }
-        verdict
-    }
-}
-
-/// Segments in a row that a verdict may drop before the flow is reset.
-const DROPS_MAX: u32 = 8;
-const DROP_PLACES: usize = 256;
 /// Marks logged one by one; from then on one for each power of two.
 const MARKS_LOGGED: u64 = 100;
+
+/// Whether the rule at `at` is for a flow that these rules cover, and for bytes that go this way.
+const fn is_for(rules: u32, at: usize, rule: &Rule, direction: Direction) -> bool {
+    rules >> at & 1 == 1 && rule.takes(direction)
+}
 
 /// Runs the kernel of `rule`, and does what the rule says to a match.
 fn run(
@@ -215,8 +160,18 @@ fn run(
     chunk: &mut Chunk<'_>,
     state: &mut KernelState,
 ) -> Verdict {
-    counters.payload_bytes.add(chunk.bytes.len() as u64);
     let finding = rule.kernel.run(chunk, state);
+    conclude(rule, counters, chunk, finding)
+}
+
+/// Does what `rule` says to what its kernel found.
+fn conclude(
+    rule: &mut Rule,
+    counters: &StageCounters,
+    chunk: &Chunk<'_>,
+    finding: Finding,
+) -> Verdict {
+    counters.payload_bytes.add(chunk.bytes.len() as u64);
     let verdict = if finding.failed {
         counters.payload_failed.raise();
         Verdict::Reset

@@ -118,6 +118,7 @@ pub(super) fn start(
     }
     let stack = Stack::new(open::stack(config, device.as_ref(), secret));
     let pipeline = match &config.gpu {
+        Some(gpu) if asked.inside.is_some() => Pipeline::load(&gpu.inside_a_program())?,
         Some(gpu) => Pipeline::load(gpu)?,
         None => Pipeline::default(),
     };

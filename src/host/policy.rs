@@ -2,19 +2,24 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::channel::layout::Layout;
+use crate::channel::layout::{LARGE_OBJECTS, Layout};
 use crate::channel::policy::{ADDRESSES_MAX, PORT_RANGES_MAX, PolicyPage, policy_flag};
-use crate::config::{Config, OnError, OnHostLost, Policy};
+use crate::config::{Config, OnError, OnHostLost, Policy, Progress};
 use crate::lcore::Share;
 
 /// The layout of a family's channel.
 pub(super) fn layout(config: &Config) -> Layout {
     let buffers = config.buffers;
-    Layout::for_flows(
+    let usual = Layout::for_flows(
         config.tcp.max_connections,
         buffers.receive_ring(),
         buffers.send_ring(),
-    )
+    );
+    match config.run.progress {
+        Progress::Dedicated => usual.with_large_rings(buffers.large_ring()),
+        // Who waits drives: what is sent is received in the same turn, and a larger ring only takes more cache.
+        Progress::Inline => usual,
+    }
 }
 
 /// What the families of a system's host share: every connection of the config, and half of the memory that can be had
@@ -22,7 +27,10 @@ pub(super) fn layout(config: &Config) -> Layout {
 pub(super) fn share(config: &Config, available: Option<u64>) -> Share {
     let buffers = config.buffers;
     let full = u64::from(buffers.receive_ring()) + u64::from(buffers.send_ring());
-    let all = full.saturating_mul(u64::from(config.tcp.max_connections));
+    let connections = config.tcp.max_connections;
+    let few = u64::from(connections.min(2 * LARGE_OBJECTS));
+    let more = (2 * u64::from(buffers.large_ring())).saturating_sub(full);
+    let all = full.saturating_mul(u64::from(connections)) + few * more;
     Share {
         flows: config.tcp.max_connections,
         ring_bytes: available.map_or(all, |available| all.min(available / 2)),
@@ -151,7 +159,9 @@ mod tests {
         let wanted = config("");
         let shared = share(&wanted, None);
         assert_eq!(shared.flows, 4_096);
-        assert_eq!(shared.ring_bytes, 4_096 * (512 << 10));
+        // 128 of them may have 2 MiB each way.
+        let more = 128 * ((4 << 20) - (512 << 10));
+        assert_eq!(shared.ring_bytes, 4_096 * (512 << 10) + more);
         assert_eq!(share(&wanted, Some(1 << 30)).ring_bytes, 512 << 20);
     }
 
@@ -160,5 +170,12 @@ mod tests {
         let layout = layout(&config(""));
         assert_eq!(layout.rx_ring_bytes, 256 << 10);
         assert_eq!(layout.objects, 8_192);
+        assert_eq!(layout.rx_bytes(64), 256 << 10);
+        assert_eq!(
+            (layout.rx_bytes(63), layout.tx_bytes(4_096)),
+            (2 << 20, 2 << 20)
+        );
+        let inline = super::layout(&config(r#""progress": "inline""#));
+        assert_eq!(inline.rx_bytes(0), 256 << 10);
     }
 }

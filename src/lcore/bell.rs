@@ -210,7 +210,7 @@ impl<'a> Work<'a> {
             connecting: true,
             ..Record::default()
         };
-        record.note_options(cell, layout.tx_ring_bytes);
+        record.note_options(cell, layout.tx_bytes(object));
         cell.host.flags.store(record.flags, Ordering::Release);
         self.shared.counters.flows_connected.raise();
         store_endpoint(local, &cell.fact.local_address, &cell.fact.local_port);
@@ -246,7 +246,7 @@ impl<'a> Work<'a> {
             return;
         }
         record.options = changed;
-        record.note_options(cell, self.segments.layout().tx_ring_bytes);
+        record.note_options(cell, self.segments.layout().tx_bytes(object));
         cell.host.flags.store(record.flags, Ordering::Release);
         match record.role {
             Role::Flow(flow) => self.shared.stack.set_options(flow, &options_of(cell)),

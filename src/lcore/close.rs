@@ -83,7 +83,7 @@ impl Work<'_> {
         if record.closed {
             return;
         }
-        let unread = record.rx_tail > record.rx_head;
+        let unread = record.rx_tail.max(record.rx_seen) > record.rx_head;
         let rest = cell.write.tx_tail.load(Ordering::Acquire) > record.tx_head && !record.finished;
         let linger = cell.wish.linger.load(Ordering::Relaxed);
         let how = if unread || linger == LINGER_ON {

@@ -54,6 +54,8 @@ struct Pool {
     places: Table<Place>,
     /// Indices of the upper half that were used and are free, the warmest last.
     free: Vec<u32>,
+    /// As `free`, those with larger rings: they are used before others.
+    free_large: Vec<u32>,
     /// The first index of the upper half that was never used.
     fresh: u32,
     /// The index that the next ring must have: a connect is being carried out.
@@ -165,6 +167,7 @@ impl Memory {
             *pool = Some(Pool {
                 places: Table::new(layout.objects),
                 free: Vec::new(),
+                free_large: Vec::new(),
                 fresh: layout.first_host_object(),
                 wanted: None,
                 lent: 0,
@@ -320,7 +323,7 @@ impl Memory {
             return;
         }
         place.known = false;
-        let whole = pool.segments.layout().rx_ring_bytes;
+        let whole = pool.segments.layout().rx_bytes(object);
         let before = place.bytes();
         if core::mem::take(&mut place.parts) > 0 {
             place.receive = 0;
@@ -331,7 +334,7 @@ impl Memory {
         // A writer may have grown what it never filled.
         let transmit = place
             .transmit
-            .max(grown.min(pool.segments.layout().tx_ring_bytes));
+            .max(grown.min(pool.segments.layout().tx_bytes(object)));
         match pool.segments.shrink(object, place.receive, transmit) {
             Ok((receive, transmit)) => {
                 (place.receive, place.transmit) = (receive, transmit.min(place.transmit));
@@ -343,7 +346,7 @@ impl Memory {
         let gone = before.saturating_sub(place.bytes());
         pool.bytes = pool.bytes.saturating_sub(gone);
         if host_half && was_known {
-            pool.free.push(object);
+            pool.put(object);
         }
     }
 }
@@ -354,13 +357,25 @@ impl Pool {
         if let Some(object) = self.wanted.take() {
             return Some(object);
         }
-        self.free.pop().or_else(|| {
-            let object = self.fresh;
-            (object < self.segments.layout().objects).then(|| {
-                self.fresh += 1;
-                object
+        self.free_large
+            .pop()
+            .or_else(|| self.free.pop())
+            .or_else(|| {
+                let object = self.fresh;
+                (object < self.segments.layout().objects).then(|| {
+                    self.fresh += 1;
+                    object
+                })
             })
-        })
+    }
+
+    /// Nobody uses an index of the upper half any more.
+    fn put(&mut self, object: u32) {
+        if self.segments.layout().is_large(object) {
+            self.free_large.push(object);
+        } else {
+            self.free.push(object);
+        }
     }
 
     fn lend(&mut self, object: u32) -> Option<RxRing> {
@@ -492,7 +507,7 @@ impl FlowMemory for Memory {
                     place.known = true;
                 }
             }
-            (None, false) => pool.free.push(object),
+            (None, false) => pool.put(object),
             _ => {}
         }
         if ring.is_none() {
@@ -512,7 +527,7 @@ impl FlowMemory for Memory {
         let Some(pool) = self.pool(owner) else {
             return false;
         };
-        let limit = pool.segments.layout().rx_ring_bytes;
+        let limit = pool.segments.layout().rx_bytes(id);
         let Some(place) = pool.places.at_mut(id) else {
             return false;
         };
@@ -546,9 +561,9 @@ impl FlowMemory for Memory {
         if !begin_leaving(&cell.host, &cell.write) {
             return false;
         }
-        let transmit = place.transmit.max(grown.min(layout.tx_ring_bytes));
+        let transmit = place.transmit.max(grown.min(layout.tx_bytes(id)));
         let receive = if place.parts > 0 {
-            layout.rx_ring_bytes
+            layout.rx_bytes(id)
         } else {
             place.receive
         };
@@ -582,7 +597,7 @@ impl FlowMemory for Memory {
         let Some(place) = pool.places.at_mut(id) else {
             return false;
         };
-        let capacity = pool.segments.layout().rx_ring_bytes;
+        let capacity = pool.segments.layout().rx_bytes(id);
         place.parts = place.parts.saturating_add(bytes);
         pool.bytes += u64::from(bytes);
         let first = bytes.min(capacity.saturating_sub(from));
@@ -614,7 +629,7 @@ impl FlowMemory for Memory {
         pool.lent = pool.lent.saturating_sub(1);
         if !place.known {
             // A half-open flow that the program never heard of.
-            pool.free.push(id);
+            pool.put(id);
         }
     }
 }
@@ -652,6 +667,34 @@ mod tests {
             assert!(kept[..WARM_MAX].iter().all(|kept| *kept));
             assert!(kept[WARM_MAX..].iter().all(|kept| !kept));
             assert_eq!((buffers.cold, buffers.made.len()), (0, WARM_MAX + DEEP));
+        }
+    }
+
+    #[test]
+    fn larger_rings_are_lent_before_others_and_again() {
+        let mut memory = Memory::new(Arc::default());
+        let usual = crate::channel::layout::Layout::for_flows(256, 4 << 10, 4 << 10);
+        let layout = usual.with_large_rings(16 << 10);
+        memory.attach(Owner(0), Arc::new(Segments::create(layout).unwrap()));
+        let lengths = |rings: &[RxRing]| {
+            let large = rings.iter().filter(|ring| ring.bytes.len() == 16 << 10);
+            (large.count(), rings.len())
+        };
+        for _ in 0..2 {
+            let rings: Vec<RxRing> = (0..100)
+                .map(|_| memory.take(Owner(0), BYTES).unwrap())
+                .collect();
+            assert_eq!(lengths(&rings), (64, 100));
+            for ring in rings {
+                memory.give_back(Owner(0), ring);
+            }
+            let few: Vec<RxRing> = (0..64)
+                .map(|_| memory.take(Owner(0), BYTES).unwrap())
+                .collect();
+            assert_eq!(lengths(&few), (64, 64));
+            for ring in few {
+                memory.give_back(Owner(0), ring);
+            }
         }
     }
 

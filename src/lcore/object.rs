@@ -46,6 +46,8 @@ pub(super) struct Record {
     pub(super) tx_head: u64,
     /// Stream bytes told to be readable; for a listener: flows put into its queue.
     pub(super) rx_tail: u64,
+    /// Stream bytes that the stack had received when it was last asked; those behind `rx_tail` are with the payload stage.
+    pub(super) rx_seen: u64,
     /// Stream bytes that the program has read; for a listener: flows that it has taken.
     pub(super) rx_head: u64,
     /// Stream bytes up to the end of the urgent data that the stack knows of.
@@ -80,12 +82,12 @@ pub(super) struct Record {
 
 impl Record {
     /// Keeps what of the options is asked for often, so that nobody else touches their line.
-    pub(super) fn note_options(&mut self, cell: &ObjectCell, tx_ring_bytes: u32) {
+    pub(super) fn note_options(&mut self, cell: &ObjectCell, tx_bytes: u32) {
         let bits = cell.option.bits.load(Ordering::Relaxed);
         self.corked = bits & option::CORK != 0;
         self.stamped = bits & (option::STAMP | option::STAMP_NANOS) != 0;
         let sndbuf = cell.option.sndbuf.load(Ordering::Relaxed);
-        let limited = (sndbuf != 0 && sndbuf / 2 < tx_ring_bytes)
+        let limited = (sndbuf != 0 && sndbuf / 2 < tx_bytes)
             || cell.option.notsent_lowat.load(Ordering::Relaxed) != 0;
         if limited {
             self.flags |= flag::LIMITED;

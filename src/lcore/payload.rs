@@ -1,11 +1,14 @@
 //! What the payload stage says of the bytes of streams, before anybody acts on them.
 
+mod aloft;
 pub(super) mod packet;
+
+pub(super) use self::aloft::tail;
 
 use super::bell::errno_number;
 use super::family::Work;
-use super::object::Role;
-use crate::channel::byte_ring::Range;
+use super::object::{Record, Role};
+use crate::channel::byte_ring::{Range, Span};
 use crate::channel::cell::{ObjectCell, flag, kind};
 use crate::channel::sync::Ordering;
 use crate::errno::Errno;
@@ -60,41 +63,69 @@ impl<'a> Judge<'a> {
 }
 
 impl Work<'_> {
-    /// Judges what the stack has received beyond what the program was told.
-    pub(super) fn judge_received(&mut self, object: u32, facts: &Facts) -> Verdict {
+    /// Judges what the stack has received beyond what the program was told. With `at_once` nothing is left to the GPU.
+    /// Returns the verdict and the stream offset up to which the program may be told.
+    pub(super) fn judge_received(
+        &mut self,
+        object: u32,
+        facts: &Facts,
+        at_once: bool,
+    ) -> (Verdict, u64) {
         let Some(record) = self.records.at(object).copied() else {
+            return (Verdict::Pass, facts.rx_total);
+        };
+        let Role::Flow(flow) = record.role else {
+            return (Verdict::Pass, facts.rx_total);
+        };
+        let mut received = Received {
+            object,
+            flow,
+            ends: ends(facts),
+            offset: record.rx_tail,
+            end: facts.rx_total,
+        };
+        let verdict = self.fly_received(&mut received, at_once);
+        (verdict, received.offset)
+    }
+
+    /// Judges what was received and not told of a flow that is gone; as [`Self::judge_received`].
+    pub(super) fn judge_rest(
+        &mut self,
+        object: u32,
+        flow: FlowId,
+        record: &Record,
+    ) -> (Verdict, u64) {
+        let stage = self.shared.stage.as_deref();
+        let Some(ends) = stage.and_then(|stage| stage.ends(flow)) else {
+            return (Verdict::Pass, record.rx_seen);
+        };
+        let mut received = Received {
+            object,
+            flow,
+            ends,
+            offset: record.rx_tail,
+            end: record.rx_seen,
+        };
+        let verdict = self.fly_received(&mut received, true);
+        (verdict, received.offset)
+    }
+
+    /// Lets the CPU judge the next `bytes` received ones.
+    fn judge_now(&mut self, received: &mut Received, bytes: u64) -> Verdict {
+        let Some(stage) = self.shared.stage.as_deref_mut() else {
             return Verdict::Pass;
         };
-        let (Role::Flow(flow), Some(stage)) = (record.role, self.shared.stage.as_deref_mut())
-        else {
-            return Verdict::Pass;
-        };
-        let capacity = self.segments.layout().rx_ring_bytes;
-        let mut offset = record.rx_tail;
-        // It fits: there is never more than a ring of it.
-        let fresh = u32::try_from(facts.rx_total - offset).unwrap_or(capacity);
-        let range = Range::new(offset, fresh.min(capacity), capacity);
-        for span in [range.first, range.second] {
-            if span.len == 0 {
-                continue;
-            }
-            let Some(bytes) = self.shared.memory.received(self.owner, object, span) else {
+        for span in received.spans(self.segments.layout().rx_bytes(received.object), bytes) {
+            let memory = &mut *self.shared.memory;
+            let Some(bytes) = memory.received(self.owner, received.object, span) else {
                 // What cannot be looked at must not pass.
                 return stage.refuse();
             };
-            let verdict = stage.judge(
-                flow,
-                &mut Chunk {
-                    direction: Direction::Rx,
-                    ends: ends(facts),
-                    offset,
-                    bytes,
-                },
-            );
+            let verdict = stage.judge(received.flow, &mut received.chunk(bytes));
             if verdict == Verdict::Reset {
                 return verdict;
             }
-            offset += u64::from(span.len);
+            received.offset += u64::from(span.len);
         }
         Verdict::Pass
     }
@@ -128,6 +159,37 @@ impl Work<'_> {
         }
         self.shared.stack.close(self.now, flow, Close::Abort);
         self.alert(object);
+    }
+}
+
+/// Received bytes that are to be judged.
+struct Received {
+    object: u32,
+    flow: FlowId,
+    ends: Ends,
+    /// Stream offset of the first of them.
+    offset: u64,
+    /// Stream offset behind the last one.
+    end: u64,
+}
+
+impl Received {
+    /// Where the next `bytes` of them lie in a ring of `capacity`; empty ones are left out.
+    fn spans(&self, capacity: u32, bytes: u64) -> impl Iterator<Item = Span> + use<> {
+        // It fits: there is never more than a ring of it.
+        let fresh = u32::try_from(bytes.min(self.end - self.offset)).unwrap_or(capacity);
+        let range = Range::new(self.offset, fresh.min(capacity), capacity);
+        let spans = [range.first, range.second];
+        spans.into_iter().filter(|span| span.len > 0)
+    }
+
+    const fn chunk<'a>(&self, bytes: &'a mut [u8]) -> Chunk<'a> {
+        Chunk {
+            direction: Direction::Rx,
+            ends: self.ends,
+            offset: self.offset,
+            bytes,
+        }
     }
 }
 

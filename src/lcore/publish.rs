@@ -51,7 +51,7 @@ impl Work<'_> {
             &cell.fact.remote_address,
             &cell.fact.remote_port,
         );
-        let tx_ring_bytes = self.segments.layout().tx_ring_bytes;
+        let tx_bytes = self.segments.layout().tx_bytes(object);
         let position = self
             .records
             .at(listener_object)
@@ -68,7 +68,7 @@ impl Work<'_> {
             }),
             ..Record::default()
         };
-        record.note_options(cell, tx_ring_bytes);
+        record.note_options(cell, tx_bytes);
         cell.host.flags.store(record.flags, Ordering::Release);
         *self.busy += 1;
         self.shared.memory.make_known(self.owner, object);
@@ -147,6 +147,7 @@ impl Work<'_> {
         let Some(cell) = self.cell(object) else {
             return;
         };
+        self.tell_rest(object, cell, flow);
         let mut connecting = false;
         if let Some(record) = self.records.at_mut(object) {
             connecting = core::mem::take(&mut record.connecting);
@@ -162,6 +163,25 @@ impl Work<'_> {
             .store(FlowState::Closed as u32, Ordering::Relaxed);
         self.alert(object);
         self.let_go(object);
+    }
+
+    /// A flow ends while bytes of it are with the GPU: they are judged now, and told.
+    fn tell_rest(&mut self, object: u32, cell: &ObjectCell, flow: FlowId) {
+        let Some(record) = self.records.at(object).copied() else {
+            return;
+        };
+        if record.rx_seen <= record.rx_tail || self.shared.stage.is_none() || record.closed {
+            return;
+        }
+        let (verdict, end) = self.judge_rest(object, flow, &record);
+        if verdict == Verdict::Reset {
+            return self.denied(object, cell, flow);
+        }
+        if let Some(record) = self.records.at_mut(object) {
+            record.rx_tail = end;
+        }
+        // Release: the bytes before it are in the ring.
+        cell.host.rx_tail.store(end, Ordering::Release);
     }
 
     fn is_flow(&self, object: u32, flow: FlowId) -> bool {
@@ -192,6 +212,7 @@ impl Work<'_> {
         let marked = facts.urgent.end != 0 && self.tell_mark(object, cell, facts.urgent);
         let record = self.records.at_mut(object)?;
         let mut news = None;
+        let mut told = facts.rx_total;
         if facts.rx_total > record.rx_tail {
             if let Role::Flow(flow) = record.role
                 && is_shut_both_ways(cell)
@@ -200,25 +221,35 @@ impl Work<'_> {
                 self.denied(object, cell, flow);
                 return None;
             }
-            if self.shared.stage.is_some() && self.judge_received(object, facts) == Verdict::Reset {
-                if let Role::Flow(flow) = self.records.at(object).map_or(Role::Idle, |it| it.role) {
-                    self.denied(object, cell, flow);
+            if self.shared.stage.is_some() {
+                // The end of a flow is told once: nothing may come behind it.
+                let (verdict, end) = self.judge_received(object, facts, is_over(facts));
+                if verdict == Verdict::Reset {
+                    if let Role::Flow(flow) =
+                        self.records.at(object).map_or(Role::Idle, |it| it.role)
+                    {
+                        self.denied(object, cell, flow);
+                    }
+                    return None;
                 }
-                return None;
+                told = end;
             }
             let record = self.records.at_mut(object)?;
-            record.rx_tail = facts.rx_total;
-            if record.stamped {
-                cell.fact.arrived_ns.store(wall_clock(), Ordering::Relaxed);
+            record.rx_seen = facts.rx_total;
+            if told > record.rx_tail {
+                record.rx_tail = told;
+                if record.stamped {
+                    cell.fact.arrived_ns.store(wall_clock(), Ordering::Relaxed);
+                }
+                // Release: the bytes before it are in the ring.
+                cell.host.rx_tail.store(told, Ordering::Release);
+                news = Some(News::Arrived);
+                let token = Token {
+                    owner: self.owner,
+                    object,
+                };
+                self.shared.latency.arrived(token, told);
             }
-            // Release: the bytes before it are in the ring.
-            cell.host.rx_tail.store(facts.rx_total, Ordering::Release);
-            news = Some(News::Arrived);
-            let token = Token {
-                owner: self.owner,
-                object,
-            };
-            self.shared.latency.arrived(token, facts.rx_total);
         }
         if marked {
             overtake(cell, facts);
@@ -243,7 +274,11 @@ impl Work<'_> {
             }
         }
         // After the positions: a FIN seen is behind all its bytes.
-        let flags = record.flags | flags_of(facts);
+        let mut flags = record.flags | flags_of(facts);
+        if told < facts.rx_total {
+            // The GPU has bytes ahead of it.
+            flags &= !flag::RX_FINISHED | record.flags;
+        }
         if flags != record.flags {
             record.flags = flags;
             cell.host.flags.store(flags, Ordering::Release);
@@ -298,6 +333,11 @@ fn is_shut_both_ways(cell: &ObjectCell) -> bool {
     cell.write.shut.load(Ordering::Relaxed) & both == both
 }
 
+/// The flow neither sends nor receives any more.
+fn is_over(facts: &Facts) -> bool {
+    facts.error.is_some() || matches!(facts.state, FlowState::Closed | FlowState::TimeWait)
+}
+
 fn flags_of(facts: &Facts) -> u32 {
     let mut flags = 0;
     if facts.rx_finished {
@@ -309,7 +349,7 @@ fn flags_of(facts: &Facts) -> u32 {
     if facts.error.is_some() {
         flags |= flag::TX_BROKEN | flag::OVER;
     }
-    if matches!(facts.state, FlowState::Closed | FlowState::TimeWait) {
+    if is_over(facts) {
         flags |= flag::OVER;
     }
     flags

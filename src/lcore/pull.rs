@@ -2,7 +2,7 @@
 
 use super::family::{Shared, Work};
 use super::object::Record;
-use super::payload::Judge;
+use super::payload::{Judge, tail};
 use super::segments::PAGE;
 use crate::channel::byte_ring::{self, Pending, Range, Span};
 use crate::channel::cell::{ObjectCell, flag, shut};
@@ -20,7 +20,7 @@ impl Work<'_> {
             return;
         };
         let layout = self.segments.layout();
-        let capacity = layout.tx_ring_bytes;
+        let capacity = layout.tx_bytes(object);
         let mut backed = self.shared.memory.transmit_backed(self.owner, object);
         let Some(record) = self.records.at_mut(object).map(|record| *record) else {
             return;
@@ -58,7 +58,10 @@ impl Work<'_> {
                     break false;
                 }
             }
-            let (taken, verdict) = self.send(object, flow, head, range, want);
+            let (taken, verdict) = match self.fly_sent(object, flow, head, tail(range, 0, want)) {
+                Some(sent) => (sent.taken, sent.verdict),
+                None => self.send(object, flow, head, range, want, true),
+            };
             if verdict == Verdict::Reset {
                 return self.denied(object, cell, flow);
             }
@@ -109,7 +112,7 @@ impl Work<'_> {
     /// have memory for certain.
     fn believe(&mut self, object: u32, cell: &ObjectCell, backed: u32) -> u32 {
         let extent = byte_ring::extent(&cell.write);
-        let capacity = self.segments.layout().tx_ring_bytes;
+        let capacity = self.segments.layout().tx_bytes(object);
         if backed >= capacity || extent <= u64::from(backed) {
             return backed;
         }
@@ -125,20 +128,23 @@ impl Work<'_> {
         }
     }
 
-    /// Hands `want` bytes at most from stream offset `head` on to the stack, as far as it takes them.
-    fn send(
+    /// Hands `want` bytes at most from stream offset `head` on to the stack, as far as it takes them, and judges them unless they
+    /// need not be.
+    pub(super) fn send(
         &mut self,
         object: u32,
         flow: FlowId,
         head: u64,
         range: Range,
         want: u32,
+        judged: bool,
     ) -> (usize, Verdict) {
         let control = &self.segments.control;
-        let mut from = Cursor { range, done: 0 };
+        let mut from = Cursor::new(range);
         let Shared { stack, stage, .. } = &mut self.shared;
         let mut judge = stage
             .as_deref_mut()
+            .filter(|_| judged)
             .and_then(|stage| Some(Judge::new(stage, flow, &stack.facts(flow)?, head)));
         let taken = stack.send_with(self.now, flow, want as usize, &mut |to| {
             from.fill(control, object, to);
@@ -153,7 +159,7 @@ impl Work<'_> {
     fn room(&mut self, object: u32, cell: &ObjectCell, backed: u32) {
         // Pairs with the fence of a writer that found no room: it sees the new head, or we see its mark.
         fence(Ordering::SeqCst);
-        let capacity = self.segments.layout().tx_ring_bytes;
+        let capacity = self.segments.layout().tx_bytes(object);
         let wanted = cell.write.want_room.load(Ordering::SeqCst) != 0;
         if backed < capacity && wanted {
             // A writer could not help itself. Without memory the ring stays small; the writer waits for its page.
@@ -208,14 +214,18 @@ impl Work<'_> {
 struct Broken;
 
 /// Walks through a range of a transmit ring.
-struct Cursor {
+pub(super) struct Cursor {
     range: Range,
     done: u32,
 }
 
 impl Cursor {
+    pub(super) const fn new(range: Range) -> Self {
+        Self { range, done: 0 }
+    }
+
     /// Copies the next bytes into `to`.
-    fn fill(&mut self, control: &Control, object: u32, to: &mut [u8]) {
+    pub(super) fn fill(&mut self, control: &Control, object: u32, to: &mut [u8]) {
         let mut rest = to;
         while !rest.is_empty() {
             let span = self.next(rest.len());

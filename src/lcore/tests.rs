@@ -1,5 +1,6 @@
 //! The host's half of the contract, driven turn by turn in virtual time by programs that only write cells.
 
+mod aloft;
 mod held;
 mod lab;
 mod monkey;
@@ -110,16 +111,30 @@ fn bulk_goes_both_ways_through_small_rings() {
         let mut faults = FaultConfig::none();
         faults.seed = seed;
         faults.loss = 10_000;
-        bulk(faults);
+        bulk(faults, Layout::for_flows(64, 64 << 10, 16 << 10));
     }
-    bulk(FaultConfig::none());
+    bulk(
+        FaultConfig::none(),
+        Layout::for_flows(64, 64 << 10, 16 << 10),
+    );
 }
 
-fn bulk(faults: FaultConfig) {
+#[test]
+fn bulk_goes_both_ways_through_larger_rings_of_a_few() {
+    let usual = Layout::for_flows(64, 16 << 10, 16 << 10);
+    let mut faults = FaultConfig::none();
+    faults.loss = 10_000;
+    bulk(faults, usual.with_large_rings(64 << 10));
+}
+
+fn bulk(faults: FaultConfig, layout: Layout) {
     const TOTAL: usize = 400_000;
-    let mut lab = Lab::with(faults, Layout::for_flows(64, 64 << 10, 16 << 10));
+    let mut lab = Lab::with(faults, layout);
     let listener = lab.listen(16);
     let (out, into) = lab.connect(listener);
+    for object in [out, into] {
+        assert_eq!(layout.is_large(object), layout.large_ring_bytes != 0);
+    }
     let byte = |n: usize| (n.wrapping_mul(31) >> 3).to_le_bytes()[0];
     let data: Vec<u8> = (0..TOTAL).map(byte).collect();
     let (mut sent, mut echoed, mut back) = (0, Vec::new(), 0);

@@ -15,11 +15,12 @@ use super::look::{Counted, LOOK_PLACES, Look, Seen};
 use super::mailbox::{Mail, Mailbox, Report};
 use super::memory::Memory;
 use super::object::{FAMILIES_MAX, Token};
-use super::payload::packet::{JudgedTx, SharedSent, filter, lock};
+use super::payload::packet::{JudgedTx, SharedSent, lock, passes};
 use crate::capture::{self, Closed, Recorder};
-use crate::device::{RxQueue, TxQueue};
+use crate::device::{RxFrame, RxQueue, TxQueue};
 use crate::gpu::{Ends, PacketStage, Pipeline, StreamStage};
-use crate::stack::demux::FlowKey;
+use crate::id::FlowId;
+use crate::stack::demux::{Class, FlowKey};
 use crate::stack::{Change, Owner, Stack};
 use crate::time::{self, Instant};
 
@@ -124,6 +125,8 @@ pub struct Lcore {
     packet_tx: Option<SharedSent>,
     /// Ends of flows that a verdict on a segment has ended.
     resets: Vec<Ends>,
+    /// Flows whose bytes have come back from the GPU.
+    landed: Vec<(FlowId, u32)>,
     clock: Clock,
     latency: Latency,
     held: Held,
@@ -168,6 +171,7 @@ impl Lcore {
             packet_rx: config.pipeline.packet_rx,
             packet_tx,
             resets: Vec::new(),
+            landed: Vec::new(),
             clock: Clock::new(config.now),
             latency: Latency::default(),
             held: Held::default(),
@@ -201,6 +205,7 @@ impl Lcore {
         work += self.commands(now);
         work += self.release(now);
         work += self.stack.expire(now, &mut self.memory, self.tx.as_mut());
+        work += self.land(now);
         // The program works on what came while the answers of others leave: a burst to the kernel takes its time.
         work += self.publish(now);
         work += self.wake();
@@ -229,13 +234,13 @@ impl Lcore {
             ..
         } = self;
         let work = rx.rx_burst(now, &mut |frames| {
-            let kept = match packet_rx {
-                Some(stage) => filter(stage, stack, frames, resets),
-                None => frames.len(),
+            let Some(stage) = packet_rx else {
+                return stack.ingress(now, frames, memory, tx.as_mut());
             };
-            if let Some(frames) = frames.get_mut(..kept) {
-                stack.ingress(now, frames, memory, tx.as_mut());
-            }
+            let mut keep = |stack: &Stack, class: &Class, frame: &mut RxFrame<'_>| {
+                passes(stage, stack, class, frame, resets)
+            };
+            stack.ingress_if(now, frames, memory, tx.as_mut(), Some(&mut keep));
         });
         self.reset_denied(now);
         work
@@ -255,6 +260,24 @@ impl Lcore {
                 family.work(now, shared).deny(object, flow);
             });
         }
+    }
+
+    /// Hands over to the GPU what came, and goes on with what it has judged.
+    fn land(&mut self, now: Instant) -> usize {
+        let Some(stage) = &mut self.stage else {
+            return 0;
+        };
+        let work = stage.step(now);
+        let mut landed = core::mem::take(&mut self.landed);
+        stage.take_woken(&mut landed);
+        for (flow, token) in landed.drain(..) {
+            let Token { owner, object } = Token::unpack(token);
+            self.with(owner.0 as usize, |family, shared| {
+                family.work(now, shared).changed(object, flow);
+            });
+        }
+        self.landed = landed;
+        work
     }
 
     fn commands(&mut self, now: Instant) -> usize {
@@ -574,10 +597,12 @@ impl Lcore {
     /// How long there is nothing to do; None = no timer runs.
     fn rest_limit(&self) -> Option<Duration> {
         let now = self.clock.now();
+        let stage = self.stage.as_ref().and_then(|stage| stage.next_due(now));
         let due = [
             self.stack.next_timer(),
             self.rx.next_due(),
             self.held.next_due(),
+            stage,
         ];
         due.into_iter().flatten().min().map(|due| due.since(now))
     }

@@ -10,7 +10,7 @@ use super::netlink::Net;
 use super::procfs;
 use crate::config::{Bdf, Config, PortChoice};
 use crate::errno::Errno;
-use crate::gpu::Pipeline;
+use crate::gpu::{Pipeline, Placement};
 use crate::id::CpuId;
 
 /// The facts; what could not be learnt is None or empty.
@@ -44,8 +44,8 @@ pub struct Machine {
     pub socket_folder_writable: bool,
     /// The system's host listens (`mode: 1`).
     pub system_host: bool,
-    /// Whether the payload stage could be loaded, when there is one.
-    pub payload: Option<Result<(), String>>,
+    /// Where the payload stage would run, or why it could not be loaded, when there is one.
+    pub payload: Option<Result<Placement, String>>,
 }
 
 /// A PCI function as /sys shows it.

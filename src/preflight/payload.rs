@@ -2,6 +2,7 @@
 
 use super::{Machine, Report};
 use crate::config::Config;
+use crate::gpu::Placement;
 
 pub(super) fn check(config: &Config, machine: &Machine, report: &mut Report) {
     let Some(gpu) = &config.gpu else {
@@ -11,6 +12,14 @@ pub(super) fn check(config: &Config, machine: &Machine, report: &mut Report) {
         Some(Err(fault)) => {
             let what = format!("the payload stage cannot be loaded: {fault}");
             report.error("gpu.pipeline", what, "mend the file, or \"enabled\": false");
+        }
+        Some(Ok(Placement::NoGpu(why))) => {
+            let what = format!("{} cannot be had: {why}", gpu.mode.name());
+            report.warning("gpu.mode", what, "the CPU runs every kernel");
+        }
+        Some(Ok(Placement::Gpu(name))) => {
+            let what = format!("kernels={} run on the GPU: {name}", gpu.pipeline.len());
+            report.info("gpu.pipeline", what, "");
         }
         _ => {
             let what = format!("kernels={} run on the CPU", gpu.pipeline.len());

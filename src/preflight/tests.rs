@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::*;
 use crate::config;
+use crate::gpu::Placement;
 use crate::id::CpuId;
 
 fn config(keys: &str, more: &str) -> Config {
@@ -516,7 +517,7 @@ fn a_payload_stage_that_cannot_be_loaded_is_an_error() {
     };
     error(&config, &broken, &["cannot be loaded", "key_file /k: gone"]);
     let whole = Machine {
-        payload: Some(Ok(())),
+        payload: Some(Ok(Placement::Cpu)),
         ..machine()
     };
     let said = check(&config, &whole);

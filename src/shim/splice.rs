@@ -246,7 +246,7 @@ fn from_pipe(pipe: &Pipe, socket: Socket, len: usize, flags: c_uint) -> Result<u
 /// Bytes that the socket takes at once. None: whoever waits for more is told.
 fn room(socket: Socket) -> Result<usize> {
     let cell = state::cell(socket.link, socket.object)?;
-    let capacity = socket.link.control.layout().tx_ring_bytes;
+    let capacity = socket.link.control.layout().tx_bytes(socket.object.index);
     let free = || byte_ring::writable(&cell.host, &cell.write, capacity);
     if free() == 0 {
         let _ = state::bits(socket.link, socket.object);

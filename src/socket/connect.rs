@@ -21,7 +21,7 @@ pub fn start(
     remote: SocketAddrV4,
     options: &Options,
 ) -> Result<Object> {
-    let object = claim(link, options)?;
+    let object = claim(link, options, true)?;
     ask_first(link, object, Wish::Connect { local, remote })
 }
 

@@ -25,7 +25,7 @@ static ACCEPTING: [OwnerWord; NUMBERS] = [const { OwnerWord::new() }; NUMBERS];
 /// # Errors
 /// The host's refusal (EADDRINUSE, EADDRNOTAVAIL), ENFILE, ENOMEM, ENETDOWN.
 pub fn listen(link: &Link, local: SocketAddrV4, backlog: u32, options: &Options) -> Result<Object> {
-    let object = claim(link, options)?;
+    let object = claim(link, options, false)?;
     ask_first(link, object, Wish::Listen { local, backlog })
 }
 

@@ -77,7 +77,7 @@ pub fn tell_number(cell: &ObjectCell, fd: i32) {
 #[must_use]
 pub fn bits(link: &Link, object: Object) -> u32 {
     cell(link, object).map_or(event::ERR | event::HUP | event::IN | event::OUT, |cell| {
-        let bits = readiness::bits(cell, link.control.layout().tx_ring_bytes);
+        let bits = readiness::bits(cell, link.control.layout().tx_bytes(object.index));
         match (link.is_dead(), listens(cell)) {
             (false, _) => bits,
             (true, false) => bits | event::ERR | event::HUP,

@@ -112,7 +112,7 @@ fn receive(
     if total == 0 {
         return Ok(0);
     }
-    let capacity = link.control.layout().rx_ring_bytes;
+    let capacity = link.control.layout().rx_bytes(object.index);
     let low = low_water(cell, flags, total);
     let nonblocking = nonblocking || flags.dontwait;
     let offset = usize::try_from(peek::offset(cell, flags)).unwrap_or(usize::MAX);
@@ -221,7 +221,7 @@ fn copy(
     done: usize,
     flags: RecvFlags,
 ) -> Result<usize> {
-    let capacity = link.control.layout().rx_ring_bytes;
+    let capacity = link.control.layout().rx_bytes(object.index);
     let total: usize = parts.iter().map(|part| part.len()).sum();
     let skip = if flags.peek { 0 } else { done };
     let want = u64::try_from(total.saturating_sub(skip)).unwrap_or(u64::MAX);
@@ -271,7 +271,7 @@ fn scatter(
     parts: &mut [IoSliceMut<'_>],
     mut skip: usize,
 ) -> bool {
-    let capacity = link.control.layout().rx_ring_bytes;
+    let capacity = link.control.layout().rx_bytes(object.index);
     let mut left = len as usize;
     for part in parts {
         let begin = skip.min(part.len());
@@ -304,7 +304,7 @@ pub fn send(link: &Link, object: Object, parts: &[IoSlice<'_>], flags: SendFlags
     let nonblocking = flags.nonblocking;
     let cell = state::cell(link, object)?;
     let total: usize = parts.iter().map(|part| part.len()).sum();
-    let capacity = link.control.layout().tx_ring_bytes;
+    let capacity = link.control.layout().tx_bytes(object.index);
     let writer = Writer {
         link,
         object,

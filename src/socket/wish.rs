@@ -5,23 +5,29 @@ use core::net::SocketAddrV4;
 use super::{close, hold, options, state};
 use crate::attach::{Link, Object};
 use crate::channel::cell::{ObjectCell, operation};
+use crate::channel::layout::LARGE_OBJECTS;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::thread;
 
-/// Takes a free index of the program's half and holds it.
+/// Takes a free index of the program's half and holds it; with larger rings where there are such, `for_bytes` are to go through.
 ///
 /// # Errors
 /// ENFILE when all are in use, ENOMEM, ENETDOWN when the host is gone.
-pub(super) fn claim(link: &Link, options: &options::Options) -> Result<Object> {
+pub(super) fn claim(link: &Link, options: &options::Options, for_bytes: bool) -> Result<Object> {
     if link.is_dead() {
         return Err(Errno::NETDOWN);
     }
     let taken = link.control.taken().ok_or(Errno::NFILE)?;
-    let end = link.control.layout().first_host_object();
+    let layout = link.control.layout();
+    let end = layout.first_host_object();
     // Threads begin at different words, so that they seldom meet.
     let hint = thread::id().wrapping_mul(64) % end.max(1);
-    let index = taken.claim(hint, end).ok_or(Errno::NFILE)?;
+    let index = (for_bytes && layout.large_ring_bytes != 0)
+        .then(|| taken.claim(0, LARGE_OBJECTS))
+        .flatten()
+        .or_else(|| taken.claim(hint, end))
+        .ok_or(Errno::NFILE)?;
     let object = Object::at(link, index).ok_or(Errno::NFILE)?;
     if let Err(error) = hold::add(link, object) {
         taken.clear(index);

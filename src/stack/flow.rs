@@ -313,6 +313,16 @@ impl Engine {
         }
     }
 
+    /// The congestion window in bytes, out of what the socket says for debugging: too dear for anything but a test, because it
+    /// writes both buffers out.
+    #[cfg(test)]
+    pub(crate) fn congestion_window(&self) -> u32 {
+        let text = format!("{:?}", self.socket());
+        let (_, rest) = text.split_once("cwnd: ").expect("smoltcp's CUBIC has one");
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().expect("a number")
+    }
+
     /// Whether a reset was made and has not left yet.
     pub(crate) fn owes_reset(&self) -> bool {
         self.socket().is_some_and(|socket| {

@@ -154,6 +154,8 @@ pub(crate) struct Cold {
     pub(crate) mtu_class: u8,
     /// The peer advertised a closed window last.
     pub(crate) window_closed: bool,
+    /// The congestion window in bytes when it was in the way last; 0 = it never was.
+    pub(crate) congestion_window: u32,
     /// Next hop.
     pub(crate) next_hop: Ipv4Addr,
     /// Place in the list of changes.
@@ -201,6 +203,7 @@ impl Cold {
             soft_error: None,
             mtu_class: 0,
             window_closed: false,
+            congestion_window: 0,
             next_hop: Ipv4Addr::UNSPECIFIED,
             mark: ChangeMark::default(),
             watchdog: Watchdog::default(),

@@ -21,6 +21,9 @@ use crate::device::{BURST_MAX, RxFrame, TxQueue};
 use crate::errno::Errno;
 use crate::time::Instant;
 
+/// Says whether a received frame is wanted, from what it is.
+pub(super) type Keep<'a> = &'a mut dyn FnMut(&Stack, &Class, &mut RxFrame<'_>) -> bool;
+
 impl Stack {
     /// Takes a burst of received frames. The whole burst is classified, then looked up, then processed in order.
     pub fn ingress(
@@ -29,6 +32,18 @@ impl Stack {
         frames: &mut [RxFrame<'_>],
         memory: &mut dyn FlowMemory,
         tx: &mut dyn TxQueue,
+    ) {
+        self.ingress_if(now, frames, memory, tx, None);
+    }
+
+    /// As [`Stack::ingress`], but frames that `keep` does not want, by what they are, are as if they had not come.
+    pub fn ingress_if(
+        &mut self,
+        now: Instant,
+        frames: &mut [RxFrame<'_>],
+        memory: &mut dyn FlowMemory,
+        tx: &mut dyn TxQueue,
+        keep: Option<Keep<'_>>,
     ) {
         self.tx_slots = self.tx_slots.max(tx.room());
         // A reply made while a segment is processed is lost without a buffer.
@@ -42,6 +57,12 @@ impl Stack {
                 .iter()
                 .map(|frame| (classify(frame.bytes, frame.meta, &self.rules), None)),
         );
+        let mut kept = frames.len();
+        if let Some(keep) = keep {
+            kept = self.sift(frames, &mut burst, keep);
+            burst.truncate(kept);
+        }
+        let frames = frames.get_mut(..kept).unwrap_or_default();
         let mut hashes = [0; BURST_MAX];
         let crowd = self.fetch_parts(&burst, &mut hashes);
         let bytes: usize = frames.iter().map(|frame| frame.bytes.len()).sum();
@@ -63,6 +84,27 @@ impl Stack {
             self.receive(&mut io, frame.bytes, class, flow);
         }
         self.burst = burst;
+    }
+
+    /// Moves the frames that are wanted to the front, in their order, and what they are with them; returns how many those are.
+    fn sift(
+        &self,
+        frames: &mut [RxFrame<'_>],
+        burst: &mut [(Class, Option<u32>)],
+        keep: Keep<'_>,
+    ) -> usize {
+        let mut kept = 0;
+        for at in 0..frames.len().min(burst.len()) {
+            let (Some(frame), Some((class, _))) = (frames.get_mut(at), burst.get(at)) else {
+                break;
+            };
+            if keep(self, class, frame) {
+                frames.swap(kept, at);
+                burst.swap(kept, at);
+                kept += 1;
+            }
+        }
+        kept
     }
 
     /// Hashes the connection of each frame. With many flows nearly every line is a miss, so that each step fetches what the next
@@ -215,6 +257,7 @@ impl Stack {
                 cold.mac = frame.source_mac;
                 cold.watchdog.heard(io.now);
                 cold.window_closed = frame.window == 0;
+                cold.meter.note_window(&frame);
                 if frame.flags.contains(TcpFlags::ACK)
                     && distance(frame.ack, hot.track.snd_nxt) >= 0
                 {

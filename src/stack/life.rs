@@ -148,6 +148,7 @@ impl Stack {
             } else {
                 0
             };
+            cold.meter.note_window(frame);
             cold.meter.mss = mss;
             cold.meter.tos = options.tos;
             cold.meter.max_segment = options.max_segment;

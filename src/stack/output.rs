@@ -6,7 +6,7 @@ use super::flow_table::{Cold, Flags, Hot, Phase};
 use super::input::ACK_DELAY;
 use super::neighbor::Resolution;
 use super::stack::{Io, Stack};
-use super::tracker::distance;
+use super::tracker::{ahead, distance};
 use super::watchdog::{Verdict, Watched};
 use crate::device::{BURST_MAX, TxQueue};
 use crate::errno::Errno;
@@ -222,6 +222,9 @@ impl Stack {
                 Due::Now if sent >= FLOW_SEGMENTS => return (sent, Progress::More),
                 Due::Now if quiet < QUIET_ROUNDS => {}
                 due => {
+                    if due != Due::Now {
+                        note_congestion(hot, cold);
+                    }
                     self.pay_ack(io, index, sent);
                     self.arm(io.now, index, due);
                     return (sent, Progress::Idle);
@@ -433,6 +436,19 @@ impl Stack {
 }
 
 /// What the watchdog must know of a flow.
+/// Learns the congestion window where it is what stops the engine, which has nothing to send now.
+fn note_congestion(hot: &Hot, cold: &mut Cold) {
+    let unacknowledged = cold.tx_total - cold.tx_acked;
+    if unacknowledged == 0 {
+        return;
+    }
+    let in_flight = ahead(super::input::snd_una(cold), hot.track.snd_nxt);
+    let unsent = unacknowledged.saturating_sub(u64::from(in_flight));
+    if let Some(window) = cold.meter.congestion_window(in_flight, unsent) {
+        cold.congestion_window = window;
+    }
+}
+
 fn watched(hot: &Hot, cold: &Cold) -> Watched {
     let facts = hot.engine.facts();
     let closing = matches!(

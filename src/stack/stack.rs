@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use super::api::{Change, Facts, FlowMemory, FlowOptions, ListenRequest, StackConfig};
 use super::changes::{Changes, forget};
 use super::counters::StackCounters;
-use super::demux::{self, Class, FlowKey, Rules};
+use super::demux::{Class, FlowKey, Rules};
 use super::flow_table::{Flags, FlowTable, Phase};
 use super::input::unsent;
 use super::interface::{Interfaces, Outlet, Station};
@@ -25,7 +25,7 @@ use super::time_wait::TimeWaitTable;
 use super::timer_wheel::TimerWheel;
 use super::urgent::UrgentTable;
 use crate::device::frame::LINK_HEADER_BYTES;
-use crate::device::{BURST_MAX, RxMeta, TxQueue};
+use crate::device::{BURST_MAX, TxQueue};
 use crate::errno::Errno;
 use crate::id::{FlowId, ListenerId};
 use crate::time::Instant;
@@ -284,12 +284,6 @@ impl Stack {
     #[must_use]
     pub fn facts(&self, flow: FlowId) -> Option<Facts> {
         self.facts_of(self.table.resolve(flow)?)
-    }
-
-    /// Says what a frame received from the wire is.
-    #[must_use]
-    pub fn classify(&self, bytes: &[u8], meta: RxMeta) -> Class {
-        demux::classify(bytes, meta, &self.rules)
     }
 
     /// The flow between two ends, with its token.

@@ -3,6 +3,7 @@
 //! Read RFC 9293 section 3.4 and RFC 7323 section 2 first. Everything that is sent passes
 //! [`Meter::on_sent`], which also holds the advertised window down to the ring memory that exists.
 
+use super::demux::{TcpFlags, TcpFrame};
 use super::frame::{Checksums, double_at, put_double, put_word, word_at};
 use super::patch::clamp_mss;
 use crate::time::Instant;
@@ -33,6 +34,11 @@ pub(crate) struct Meter {
     pub(crate) window: u16,
     /// The right edge that smoltcp believes to have advertised; the clamp may have held it back.
     pub(crate) believed: u32,
+    /// The peer's window field of its last segment, and its scale.
+    pub(crate) peer_window: u16,
+    pub(crate) peer_shift: u8,
+    /// What left last lies before `snd_nxt`: a loss is being mended, and the engine counts what is in flight from there.
+    pub(crate) behind: bool,
     /// Window of the first SYN, unscaled.
     pub(crate) syn_window: u16,
     /// SYN or SYN-ACK segments sent.
@@ -161,6 +167,7 @@ impl Meter {
         if length == 0 {
             return Some(());
         }
+        self.behind = distance(end, track.snd_nxt) > 0;
         if distance(track.snd_nxt, end) > 0 {
             track.snd_nxt = end;
             if self.timed.is_none() {
@@ -190,10 +197,30 @@ impl Meter {
         }
     }
 
+    /// The congestion window in bytes, when it is what stops the engine now: `in_flight` bytes are on their way, and `unsent` more
+    /// could leave but for it. The engine tells it nobody; what it lets out then is as much as fits into it, less than a
+    /// segment short. None: nothing is to be sent, the peer's window is in the way, or a loss is being mended.
+    pub(crate) fn congestion_window(&self, in_flight: u32, unsent: u64) -> Option<u32> {
+        let segment = u32::from(self.mss);
+        let room = (u32::from(self.peer_window) << self.peer_shift).saturating_sub(in_flight);
+        // Less than a segment may wait for another reason (Nagle's).
+        let waits = unsent >= u64::from(segment) && room >= segment && !self.behind;
+        (waits && in_flight > 0).then_some(in_flight)
+    }
+
     /// Notes that everything below `edge` was advertised.
     pub(crate) fn advertise(&self, track: &mut Track, edge: u32) {
         if distance(track.edge, edge) > 0 {
             track.edge = edge;
+        }
+    }
+
+    /// Notes the peer's window. That of a SYN is not scaled, and says how the others are.
+    pub(crate) fn note_window(&mut self, frame: &TcpFrame) {
+        self.peer_window = frame.window;
+        if frame.flags.contains(TcpFlags::SYN) {
+            // RFC 7323 section 2.3: 14 at most.
+            self.peer_shift = frame.window_scale.map_or(0, |shift| shift.min(14));
         }
     }
 

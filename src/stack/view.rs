@@ -39,6 +39,8 @@ pub struct FlowView {
     pub facts: Facts,
     /// Sequence numbers sent and not acknowledged.
     pub in_flight: u32,
+    /// The congestion window in bytes when it was in the way last; None: it never was.
+    pub congestion_window: Option<u32>,
     /// Segments sent.
     pub segments: u32,
     /// Since the peer's last segment.
@@ -142,6 +144,7 @@ impl Stack {
             looped: hot.flags.has(Flags::LOOPED),
             facts: self.facts_of(index)?,
             in_flight: ahead(snd_una(cold), hot.track.snd_nxt),
+            congestion_window: (cold.congestion_window != 0).then_some(cold.congestion_window),
             segments: cold.meter.segments,
             silent: cold.watchdog.since_heard(now),
             ring: (cold.meter.capacity as usize, cold.meter.backed as usize),

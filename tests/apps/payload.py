@@ -6,9 +6,10 @@ import json
 import os
 import socket
 import struct
+import subprocess
 import time
 
-from harness import SERVER, Lab, main, passive_opens_unmoved, wait_for
+from harness import ROOT, SERVER, Lab, main, passive_opens_unmoved, wait_for
 
 PAGE = b"<html>" + b"knet " * 20_000 + b"</html>"
 BAD_PAGE = PAGE[:70_000] + b"outbad" + PAGE[70_000:]
@@ -32,15 +33,24 @@ class Stage:
             self.lab.close()
             self.lab = None
 
-    def use(self, rules, ends=("server",)):
+    def use(self, rules, ends=("server",), **more):
         """Writes the pipeline into the configs of the lab that is up."""
         for end in ends:
             path = os.path.join(self.lab.state, f"{end}.conf")
             with open(path, encoding="ascii") as file:
                 config = json.load(file)
-            config["gpu"] = {"enabled": True, "pipeline": rules}
+            config["gpu"] = {"enabled": True, "pipeline": rules, **more}
             with open(path, "w", encoding="ascii") as file:
                 json.dump(config, file)
+
+    def driver(self, faults=""):
+        """A stand-in for the GPU driver's library, which does what the faults say; its path."""
+        library = os.path.join(self.lab.work, "libcuda.so.1")
+        source = os.path.join(ROOT, "tests", "gpu", "standin.c")
+        flags = ["-std=gnu11", "-O1", "-shared", "-fPIC"]
+        subprocess.run(["cc", *flags, "-o", library, source, "-lpthread", "-lm"], check=True)
+        self.file("libcuda.so.1.faults", faults)
+        return library
 
     def file(self, name, text):
         path = os.path.join(self.lab.work, name)
@@ -119,6 +129,55 @@ def redis_with_forbidden_requests_and_answers(stage):
         passive_opens_unmoved(lab, before, accepted, 7)
         stats = lab.stats()
         assert (stats["payload_flows_reset"], stats["payload_matched"]) == (6, 6), stats
+
+
+def redis_on_a_gpu_that_a_stand_in_plays(stage):
+    for mode in ("persistent", "launch"):
+        with stage.up() as lab:
+            rules = [stage.pattern("inbad", direction="rx"), {"kernel": "stats"}]
+            more = {"mode": mode, "required": True, "timeout_us": 10_000_000}
+            stage.use(rules, driver_library=stage.driver(), **more)
+            stage.redis()
+            before, accepted = lab.kernel_tcp(), lab.stats().get("flows_accepted", 0)
+            peer = lab.connect(6379)
+            assert ask(peer, store(b"harmless")) == b"+OK\r\n"
+            assert ask(peer, b"GET k\r\n") == b"$8\r\nharmless\r\n"
+            request = store(b"xxinbadxx")
+            peer.sendall(request[:-7])
+            time.sleep(0.05)
+            peer.sendall(request[-7:])
+            assert is_reset(peer)
+            peer.close()
+            with contextlib.closing(lab.connect(6379)) as peer:
+                assert ask(peer, b"PING\r\n") == b"+PONG\r\n", "the server lives"
+            passive_opens_unmoved(lab, before, accepted, 2)
+            stats = lab.stats()
+            assert stats["payload_gpu_on"] == 1 and stats["payload_flows_reset"] == 1, stats
+            assert stats["payload_chunks_offloaded"] >= 10 and "payload_chunks_redone" not in stats, stats
+
+
+def redis_goes_on_when_the_gpu_hangs(stage):
+    with stage.up() as lab:
+        library = stage.driver("hang=1@9")
+        stage.use([stage.pattern("inbad")], mode="persistent", driver_library=library, timeout_us=1_500_000)
+        stage.redis()
+        peer = lab.connect(6379)
+        for number in range(20):
+            assert ask(peer, store(b"%d" % number)) == b"+OK\r\n"
+        stats = lab.stats()
+        assert stats["payload_chunks_redone"] >= 1 and stats["payload_gpu_buffers_out"] >= 1, stats
+        peer.sendall(store(b"inbad"))
+        assert is_reset(peer), "the CPU judges"
+        peer.close()
+        # The late batch comes back, and the GPU works again.
+        stage.file("libcuda.so.1.go", "")
+        wait_for("the buffers are back", lambda: "payload_gpu_buffers_out" not in lab.stats(), 60)
+        before = lab.stats()["payload_chunks_offloaded"]
+        with contextlib.closing(lab.connect(6379)) as peer:
+            assert ask(peer, b"PING\r\n") == b"+PONG\r\n"
+            peer.sendall(store(b"inbad"))
+            assert is_reset(peer)
+        assert lab.stats()["payload_chunks_offloaded"] > before
 
 
 def nginx_does_not_send_a_forbidden_page(stage):
@@ -257,6 +316,8 @@ if __name__ == "__main__":
         "payload",
         [
             redis_with_forbidden_requests_and_answers,
+            redis_on_a_gpu_that_a_stand_in_plays,
+            redis_goes_on_when_the_gpu_hangs,
             nginx_does_not_send_a_forbidden_page,
             segments_are_dropped_until_the_flow_is_reset,
             marks_and_mirrors,

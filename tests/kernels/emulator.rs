@@ -20,19 +20,8 @@ impl Emulator {
 
     /// With one file of the kernels changed: the first `from` in it becomes `to`.
     pub(crate) fn changed(name: &str, file: &str, from: &str, to: &str) -> Self {
-        let folder = scratch().join(format!("kernels-{name}"));
-        std::fs::create_dir_all(&folder).unwrap();
-        for entry in std::fs::read_dir(kernels()).unwrap() {
-            let entry = entry.unwrap();
-            let mut text = std::fs::read_to_string(entry.path()).unwrap();
-            if entry.file_name() == file {
-                assert!(text.contains(from), "{file} no longer has {from:?}");
-                text = text.replacen(from, to, 1);
-            }
-            std::fs::write(folder.join(entry.file_name()), text).unwrap();
-        }
         Self {
-            program: build(&folder, name),
+            program: build(&changed_kernels(name, file, from, to), name),
         }
     }
 
@@ -58,6 +47,47 @@ impl Emulator {
         let words = String::from_utf8_lossy(&output.stderr);
         Err(format!("{} {}", output.status, words.trim()))
     }
+}
+
+/// A copy of the kernels with one file changed: the first `from` in it becomes `to`.
+pub(crate) fn changed_kernels(name: &str, file: &str, from: &str, to: &str) -> PathBuf {
+    let folder = scratch().join(format!("kernels-{name}"));
+    std::fs::create_dir_all(&folder).unwrap();
+    for entry in std::fs::read_dir(kernels()).unwrap() {
+        let entry = entry.unwrap();
+        let mut text = std::fs::read_to_string(entry.path()).unwrap();
+        if entry.file_name() == file {
+            assert!(text.contains(from), "{file} no longer has {from:?}");
+            text = text.replacen(from, to, 1);
+        }
+        std::fs::write(folder.join(entry.file_name()), text).unwrap();
+    }
+    folder
+}
+
+/// The stand-in for the driver's library with these kernels.
+pub(crate) fn stand_in(kernels: &Path, name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gpu/standin.c");
+    let object = scratch().join(format!("{name}-driver.o"));
+    let compiled = Command::new("cc")
+        .args(["-std=gnu11", "-O1", "-fPIC", "-DSTANDIN_EMULATES", "-c"])
+        .arg(&source)
+        .arg("-o")
+        .arg(&object)
+        .status();
+    assert!(compiled.is_ok_and(|status| status.success()), "{name}");
+    let host = scratch().join(format!("{name}-host.o"));
+    compile(kernels, "host.cc", &host);
+    let [emulator, _] = common();
+    let library = scratch().join(format!("{name}.so"));
+    let linked = Command::new("g++")
+        .args(["-shared", "-o"])
+        .arg(&library)
+        .args([&object, &host, emulator])
+        .args(["-lpthread", "-lm"])
+        .status();
+    assert!(linked.is_ok_and(|status| status.success()), "{name}");
+    library
 }
 
 /// The folder of the kernels.
@@ -93,7 +123,7 @@ fn compile(kernels: &Path, source: &str, object: &Path) {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simt");
     let output = Command::new("g++")
         .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"])
-        .args(["-DKNET_SIMT", "-pthread", "-c"])
+        .args(["-DKNET_SIMT", "-fPIC", "-pthread", "-c"])
         .arg("-I")
         .arg(&sources)
         .arg("-I")
@@ -107,20 +137,24 @@ fn compile(kernels: &Path, source: &str, object: &Path) {
     assert!(output.status.success(), "{source}: {errors}");
 }
 
-fn build(kernels: &Path, name: &str) -> PathBuf {
+/// The emulator, and the program around it.
+fn common() -> &'static [PathBuf; 2] {
     static COMMON: OnceLock<[PathBuf; 2]> = OnceLock::new();
-    let common = COMMON.get_or_init(|| {
+    COMMON.get_or_init(|| {
         ["simt", "batches"].map(|source| {
             let object = scratch().join(format!("{source}.o"));
-            compile(&self::kernels(), &format!("{source}.cc"), &object);
+            compile(&kernels(), &format!("{source}.cc"), &object);
             object
         })
-    });
+    })
+}
+
+fn build(kernels: &Path, name: &str) -> PathBuf {
     let object = scratch().join(format!("{name}.o"));
     compile(kernels, "host.cc", &object);
     let program = scratch().join(name);
     let linked = Command::new("g++")
-        .args(common)
+        .args(common())
         .arg(&object)
         .args(["-pthread", "-o"])
         .arg(&program)

@@ -12,6 +12,7 @@
 )]
 
 mod batches;
+mod bench;
 mod emulator;
 mod planted;
 

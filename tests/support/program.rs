@@ -111,7 +111,7 @@ impl Program {
 
     pub(crate) fn send(&self, object: u32, bytes: &[u8]) -> usize {
         let cell = self.cell(object);
-        let capacity = self.control.layout().tx_ring_bytes;
+        let capacity = self.control.layout().tx_bytes(object);
         assert_eq!(cell.write.tx_owner.take(7), Taken::Owned);
         let want = bytes.len() as u64;
         let range = byte_ring::reserve(&cell.host, &cell.write, capacity, want, false).range;
@@ -129,7 +129,7 @@ impl Program {
 
     pub(crate) fn recv(&self, object: u32, want: u64) -> Vec<u8> {
         let cell = self.cell(object);
-        let capacity = self.control.layout().rx_ring_bytes;
+        let capacity = self.control.layout().rx_bytes(object);
         let readable = byte_ring::readable(&cell.host, &cell.read, capacity, 0, want);
         let mut bytes = vec![0; readable.range.len() as usize];
         assert!(self.receive.copy_out(object, readable.range, &mut bytes));
@@ -159,7 +159,7 @@ impl Program {
     /// As `send`, for a program that may have forged its positions.
     pub(crate) fn try_send(&self, object: u32, bytes: &[u8]) {
         let cell = self.cell(object);
-        let capacity = self.control.layout().tx_ring_bytes;
+        let capacity = self.control.layout().tx_bytes(object);
         if cell.write.tx_tail.load(Ordering::SeqCst) < 1 << 40 {
             let want = bytes.len() as u64;
             let range = byte_ring::reserve(&cell.host, &cell.write, capacity, want, false).range;
@@ -173,7 +173,7 @@ impl Program {
     /// As `recv`, for a program that may have forged its positions.
     pub(crate) fn try_recv(&self, object: u32, want: u64) {
         let cell = self.cell(object);
-        let capacity = self.control.layout().rx_ring_bytes;
+        let capacity = self.control.layout().rx_bytes(object);
         let head = cell.read.rx_head.load(Ordering::SeqCst);
         if head < 1 << 40 {
             let readable = byte_ring::readable(&cell.host, &cell.read, capacity, 0, want);
@@ -189,7 +189,7 @@ impl Program {
     }
 
     pub(crate) fn bits(&self, object: u32) -> u32 {
-        readiness::bits(self.cell(object), self.control.layout().tx_ring_bytes)
+        readiness::bits(self.cell(object), self.control.layout().tx_bytes(object))
     }
 
     pub(crate) fn close(&self, object: u32) {

@@ -16,7 +16,8 @@ use crate::process;
 /// synchronized, listening), `sport PORT`, `dport PORT`, `src ADDRESS[/LEN][:PORT]`, `dst ADDRESS[/LEN][:PORT]`; an `=`
 /// or `and` between the words is passed over. Without a filter and without -a or -l, connections are shown.
 ///
-/// RTT is smoothed, in milliseconds. A dash stands for what the stack does not tell.
+/// RTT is smoothed, in milliseconds; Cwnd in segments, when the congestion window was in the way last. A dash stands for what is
+/// not known: nothing was timed, or the window never held the connection up.
 ///
 /// Exit status: 0 told, 69 no host answers, 64 wrong usage.
 #[derive(clap::Args, Debug)]

@@ -1,16 +1,47 @@
 //! The payload stage: rules that fit together.
 
 use core::net::Ipv4Addr;
+use core::time::Duration;
 
 use super::{Cross, number};
 use crate::config::address;
 use crate::config::error::{Fault, Position};
-use crate::config::payload::{Attach, Gpu, Kernel, OnMatch, PayloadRule};
+use crate::config::payload::{Attach, Batches, Gpu, Instead, Kernel, Mode, OnMatch, PayloadRule};
 use crate::config::raw;
 use crate::config::reader::{Field, quoted};
 
 /// Rules at most: a flow keeps one bit for each.
 const RULES_MAX: usize = 16;
+
+/// Chunks of a batch where the file says nothing: from where the ways of NVIDIA's article hold line rate.
+const PACKETS: usize = 64;
+const PACKETS_PERSISTENT: usize = 32;
+
+fn mode(name: &str) -> Mode {
+    match name {
+        "launch" => Mode::Launch,
+        "persistent" => Mode::Persistent,
+        "memops" => Mode::Memops,
+        "graph" => Mode::Graph,
+        _ => Mode::Cpu,
+    }
+}
+
+fn batches(raw: &raw::Gpu, mode: Mode) -> Batches {
+    let micros = |key: &Field<i64>| Duration::from_micros(number(key));
+    let max_packets = match number(&raw.batch_packets) {
+        0 if mode == Mode::Persistent => PACKETS_PERSISTENT,
+        0 => PACKETS,
+        count => count,
+    };
+    Batches {
+        max_packets,
+        max_wait: micros(&raw.batch_wait_us),
+        slots: number(&raw.batch_slots),
+        timeout: micros(&raw.timeout_us),
+        blocks: number(&raw.persistent_blocks),
+    }
+}
 
 impl Cross {
     pub(super) fn gpu(&mut self, raw: &raw::Gpu) -> Option<Gpu> {
@@ -33,19 +64,39 @@ impl Cross {
                     .fault("there is nothing to run", "name a kernel in gpu.pipeline"),
             );
         }
-        if raw.enabled.value && raw.required.value && raw.mode.value != "cpu" {
-            let what = format!(
-                "{} cannot be had: no GPU is served",
-                quoted(&raw.mode.value)
-            );
-            self.faults
-                .push(raw.mode.fault(what, "\"cpu\", or \"required\": false"));
-        }
+        let mode = mode(&raw.mode.value);
+        let writes = |rule: &PayloadRule| matches!(rule.kernel, Kernel::Chacha20 { .. });
+        let writes = pipeline.iter().any(writes);
+        let on_timeout = self.instead(&raw.on_timeout, writes);
+        let on_full = self.instead(&raw.on_full, writes);
         raw.enabled.value.then(|| Gpu {
             required: raw.required.value,
-            mode: raw.mode.value.clone(),
+            mode,
+            in_process: raw.in_process.value,
+            device: raw.device.value.clone(),
+            driver_library: raw.driver_library.value.clone(),
+            batches: batches(raw, mode),
+            on_timeout,
+            on_full,
             pipeline,
         })
+    }
+
+    /// What is done with payload that the GPU does not take.
+    fn instead(&mut self, key: &Field<String>, writes: bool) -> Instead {
+        match key.value.as_str() {
+            "wait" => Instead::Wait,
+            "bypass" if writes => {
+                self.faults.push(key.fault(
+                    "chacha20 must not be passed over: the bytes would leave as they are",
+                    "\"cpu\", or a pipeline of kernels that only read",
+                ));
+                Instead::Cpu
+            }
+            "bypass" => Instead::Bypass,
+            "drop" => Instead::Drop,
+            _ => Instead::Cpu,
+        }
     }
 
     fn rule(&mut self, field: &Field<raw::PayloadRule>) -> Option<PayloadRule> {

@@ -1,5 +1,6 @@
 use super::super::pipeline::Pipeline;
 use super::super::pipeline::tests::{pipeline, rule};
+use super::packet::DROPS_MAX;
 use super::*;
 use crate::config::payload::{Attach, Kernel, OnMatch, PayloadRule};
 
@@ -8,7 +9,7 @@ const FLOW: FlowId = FlowId {
     generation: 1,
 };
 
-fn ends() -> Ends {
+pub(super) fn ends() -> Ends {
     Ends {
         local: "10.0.0.2:80".parse().unwrap(),
         remote: "10.0.0.1:40000".parse().unwrap(),
@@ -16,7 +17,7 @@ fn ends() -> Ends {
 }
 
 /// A rule that looks for `forbidden`, in a file of the test's own.
-fn pattern(name: &str, on_match: OnMatch) -> PayloadRule {
+pub(super) fn pattern(name: &str, on_match: OnMatch) -> PayloadRule {
     let name = format!("knet-stage-{}-{name}", std::process::id());
     let file = std::env::temp_dir().join(name);
     std::fs::write(&file, "forbidden\n").unwrap();

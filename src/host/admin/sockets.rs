@@ -179,8 +179,9 @@ fn flow(view: &FlowView, holders: &Holders<'_>) -> Value {
         "made_by": if view.active { "connect" } else { "accept" },
         "looped": view.looped,
         "rtt_us": known(facts.srtt_us),
-        // The engine keeps it to itself.
-        "cwnd": Value::Null,
+        // As Linux counts it: in segments.
+        "cwnd": view.congestion_window.map(|bytes| bytes.div_ceil(u32::from(facts.mss).max(1))),
+        "cwnd_bytes": view.congestion_window,
         "unacked": view.in_flight,
         "retransmits": facts.retransmits,
         "mss": facts.mss,

@@ -12,43 +12,24 @@ use crate::stack::demux::Class;
 use crate::stack::frame::{EthernetHeader, Ipv4Header, PROTOCOL_TCP, word_at};
 use crate::time::Instant;
 
-/// Judges received segments of flows, and moves the frames that go on to the front, in their order; returns how many those
-/// are. The ends of flows to be reset are added to `resets`.
-pub(in super::super) fn filter(
+/// Judges a received segment of a flow; false: it is not to go on. The ends of a flow to be reset are added to `resets`.
+pub(in super::super) fn passes(
     stage: &mut PacketStage,
     stack: &Stack,
-    frames: &mut [RxFrame<'_>],
-    resets: &mut Vec<Ends>,
-) -> usize {
-    let mut kept = 0;
-    for at in 0..frames.len() {
-        let verdict = frames
-            .get_mut(at)
-            .map_or(Verdict::Pass, |frame| judge(stage, stack, frame, resets));
-        if verdict == Verdict::Pass {
-            frames.swap(kept, at);
-            kept += 1;
-        }
-    }
-    kept
-}
-
-fn judge(
-    stage: &mut PacketStage,
-    stack: &Stack,
+    class: &Class,
     frame: &mut RxFrame<'_>,
     resets: &mut Vec<Ends>,
-) -> Verdict {
-    let Class::Tcp(segment) = stack.classify(frame.bytes, frame.meta) else {
-        return Verdict::Pass;
+) -> bool {
+    let Class::Tcp(segment) = class else {
+        return true;
     };
     // What is no flow's is the guard's.
     if segment.payload_len == 0 || stack.find(segment.key).is_none() {
-        return Verdict::Pass;
+        return true;
     }
     let payload = segment.payload..segment.payload + segment.payload_len;
     let Some(bytes) = frame.bytes.get_mut(payload) else {
-        return Verdict::Pass;
+        return true;
     };
     let ends = Ends {
         local: segment.key.local,
@@ -63,7 +44,7 @@ fn judge(
     if verdict == Verdict::Reset {
         resets.push(ends);
     }
-    verdict
+    verdict == Verdict::Pass
 }
 
 /// What judges sent segments, and the ends of flows to be reset by it.

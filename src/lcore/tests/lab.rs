@@ -169,6 +169,18 @@ impl Lab {
         }
     }
 
+    /// Turns until `done`, which other threads bring about in their own time.
+    #[track_caller]
+    pub(super) fn until_real(&mut self, mut done: impl FnMut(&Self) -> bool) {
+        let began = crate::time::monotonic();
+        while !done(self) {
+            let waited = crate::time::monotonic().since(began);
+            assert!(waited < Duration::from_secs(60), "nothing came of it");
+            self.turn();
+            std::thread::yield_now();
+        }
+    }
+
     pub(super) fn turns(&mut self, count: usize) {
         for _ in 0..count {
             self.turn();

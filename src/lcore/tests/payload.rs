@@ -12,10 +12,10 @@ use crate::errno::Errno;
 use crate::gpu::Pipeline;
 
 /// A file of this test process that is gone when the test is over.
-struct File(std::path::PathBuf);
+pub(super) struct File(std::path::PathBuf);
 
 impl File {
-    fn new(name: &str, text: &str) -> Self {
+    pub(super) fn new(name: &str, text: &str) -> Self {
         let path = std::env::temp_dir().join(format!("knet-lcore-{}-{name}", std::process::id()));
         std::fs::File::create(&path)
             .unwrap()
@@ -24,7 +24,7 @@ impl File {
         Self(path)
     }
 
-    fn path(&self) -> String {
+    pub(super) fn path(&self) -> String {
         self.0.to_str().unwrap().to_owned()
     }
 }
@@ -36,13 +36,13 @@ impl Drop for File {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+pub(super) enum Way {
     Rx,
     Tx,
     Both,
 }
 
-fn rule(kernel: Kernel, way: Way, attach: Attach) -> PayloadRule {
+pub(super) fn rule(kernel: Kernel, way: Way, attach: Attach) -> PayloadRule {
     PayloadRule {
         path: "gpu.pipeline[0]".to_owned(),
         kernel,
@@ -56,12 +56,7 @@ fn rule(kernel: Kernel, way: Way, attach: Attach) -> PayloadRule {
 }
 
 fn load(rules: Vec<PayloadRule>) -> Pipeline {
-    Pipeline::load(&Gpu {
-        required: false,
-        mode: "cpu".to_owned(),
-        pipeline: rules,
-    })
-    .unwrap()
+    Pipeline::load(&Gpu::on_cpu(rules)).unwrap()
 }
 
 fn forbidding(name: &str, on_match: OnMatch, way: Way, attach: Attach) -> Pipeline {
@@ -73,7 +68,7 @@ fn forbidding(name: &str, on_match: OnMatch, way: Way, attach: Attach) -> Pipeli
     load(vec![rule(pattern, way, attach)])
 }
 
-fn layout() -> Layout {
+pub(super) fn layout() -> Layout {
     Layout::for_flows(64, 64 << 10, 32 << 10)
 }
 
@@ -81,19 +76,17 @@ fn staged(server: Pipeline) -> Lab {
     Lab::staged(FaultConfig::none(), layout(), server, Pipeline::default())
 }
 
-fn connection_reset() -> u32 {
+pub(super) fn connection_reset() -> u32 {
     Errno::CONNRESET.raw_os_error().unsigned_abs()
 }
 
 /// Waits until both ends of a connection were reset, and nothing of what was forbidden arrived.
 #[track_caller]
-fn both_are_reset(lab: &mut Lab, out: u32, into: u32) {
+pub(super) fn both_are_reset(lab: &mut Lab, out: u32, into: u32) {
     let over = |cell: &crate::channel::cell::ObjectCell| {
         cell.host.flags.load(Ordering::Relaxed) & flag::OVER != 0
     };
-    lab.until(20, |lab| {
-        over(lab.server.program.cell(into)) && over(lab.client.program.cell(out))
-    });
+    lab.until_real(|lab| over(lab.server.program.cell(into)) && over(lab.client.program.cell(out)));
     for cell in [lab.server.program.cell(into), lab.client.program.cell(out)] {
         assert_eq!(cell.host.error.load(Ordering::Relaxed), connection_reset());
     }

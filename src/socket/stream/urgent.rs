@@ -104,7 +104,7 @@ pub fn recv_urgent(
         };
     }
     let mut byte = [0];
-    let capacity = link.control.layout().rx_ring_bytes;
+    let capacity = link.control.layout().rx_bytes(object.index);
     let place = Range::new(mark.position, 1, capacity);
     if !link.receive.copy_out(object.index, place, &mut byte) {
         return Err(Errno::IO);

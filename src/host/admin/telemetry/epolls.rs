@@ -102,13 +102,13 @@ fn interests(
         .epoll(epoll)
         .map_or(0, |cell| cell.generation.load(Ordering::Relaxed));
     let wanted = (epoll + 1) | (generation & 0xffff) << 16;
-    let ring = family.segments.layout().tx_ring_bytes;
+    let layout = family.segments.layout();
     let mut found = Vec::new();
     for object in objects {
         let Some(cell) = control.object(object) else {
             continue;
         };
-        let ready = crate::readiness::bits(cell, ring);
+        let ready = crate::readiness::bits(cell, layout.tx_bytes(object));
         let spilled = control.header().spill.iter().filter(|spilled| {
             cell.read.spilled.load(Ordering::Relaxed) != 0
                 && spilled.object.load(Ordering::Relaxed) == object

@@ -232,6 +232,7 @@ fn socket(it: &Numbered<'_>, flow: Option<&FlowView>, listener: Option<&Listener
         known.insert("tos", json!(options.tos));
         known.insert("mtu", json!(view.mtu));
         known.insert("srtt", json!(facts.srtt_us));
+        known.insert("cwnd", json!(view.congestion_window.unwrap_or(0)));
         known.insert("lport", json!(facts.local.port()));
         known.insert("pport", json!(facts.remote.port()));
         known.insert("mss", json!(facts.mss));

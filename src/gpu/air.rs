@@ -1,0 +1,166 @@
+//! What a stage needs to let a GPU judge: the GPU, a ring for each rule, buffers, and who waits.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::accelerator::Accelerator;
+use super::kernel::KernelState;
+use super::offload::{Event, Offload, Prepared, Ticket};
+use super::pipeline::Rule;
+use super::pool::Pool;
+use super::stage::Verdict;
+use crate::config::payload::{Gpu, Instead, Mode};
+use crate::id::FlowId;
+
+/// The way through the GPU of one lcore.
+#[derive(Debug)]
+pub(super) struct Air {
+    pub(super) gpu: Arc<Accelerator>,
+    /// For each rule of the stage; None: the CPU runs it.
+    pub(super) rules: Vec<Option<Offload>>,
+    pub(super) pool: Pool,
+    pub(super) on_full: Instead,
+    pub(super) on_timeout: Instead,
+    /// Flows of which a chunk has come down, with the lcore's token for them.
+    pub(super) woken: Vec<(FlowId, u32)>,
+    /// Flows with a chunk that found no place.
+    pub(super) waiting: VecDeque<(FlowId, u32)>,
+    pub(super) serial: u64,
+    pub(super) events: Vec<Event>,
+    pub(super) scratch: Vec<u8>,
+}
+
+/// A chunk on its way.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) serial: u64,
+    /// The lcore's token for its flow.
+    pub(super) token: u32,
+    /// The rule that it is at.
+    pub(super) at: usize,
+    /// Stream offset.
+    pub(super) offset: u64,
+    pub(super) bytes: usize,
+    /// None: a late kernel has it.
+    pub(super) buffer: Option<u32>,
+    /// What each rule keeps behind this chunk.
+    pub(super) states: Box<[KernelState]>,
+    pub(super) phase: Phase,
+}
+
+/// How far a chunk is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// Under way.
+    Flying,
+    /// It was judged.
+    Landed(Verdict),
+    /// The CPU must do it.
+    Failed,
+    /// It passes unjudged.
+    Bypassed,
+}
+
+impl Air {
+    /// Opens the GPU and puts every kernel that has a GPU version to work.
+    ///
+    /// # Errors
+    /// One line.
+    pub(super) fn open(config: &Gpu, rules: &mut [Rule], ptx: &str) -> Result<Self, String> {
+        let gpu = Accelerator::shared(config, ptx)?;
+        gpu.enter().map_err(|fault| fault.to_string())?;
+        let batches = &config.batches;
+        let pool = Pool::new(gpu.driver, batches.slots * batches.max_packets)
+            .map_err(|fault| fault.to_string())?;
+        // All memory first: a kernel that stays would hold up whoever allocates.
+        let mut prepared = Vec::with_capacity(rules.len());
+        for rule in rules {
+            let name = rule.kernel.name();
+            prepared.push(match rule.kernel.device_params() {
+                Ok(params) => Some(Prepared::new(&gpu, name, &params, batches)?),
+                Err(why) => {
+                    crate::warn!("gpu kernel={name} now=\"the CPU runs it\" reason=\"{why}\"");
+                    None
+                }
+            });
+        }
+        let start = |prepared: Option<Prepared>| {
+            prepared
+                .map(|prepared| prepared.start(config.mode, batches))
+                .transpose()
+        };
+        let made: Result<Vec<_>, String> = prepared.into_iter().map(start).collect();
+        let made = made?;
+        Ok(Self {
+            gpu,
+            rules: made,
+            pool,
+            on_full: config.on_full,
+            on_timeout: config.on_timeout,
+            woken: Vec::new(),
+            waiting: VecDeque::new(),
+            serial: 0,
+            events: Vec::new(),
+            scratch: Vec::new(),
+        })
+    }
+
+    /// For the operator.
+    pub(super) fn describe(&self, mode: Mode) -> String {
+        format!("{} mode={}", self.gpu.name, mode.name())
+    }
+
+    /// The ring of a rule, when it may be used now.
+    pub(super) fn well(&self, rule: usize) -> Option<&Offload> {
+        let offload = self.rules.get(rule)?.as_ref()?;
+        offload.is_well().then_some(offload)
+    }
+
+    /// Whether a chunk may go to a rule's kernel now: it would not wait for a place.
+    pub(super) fn has_room(&self, rule: usize) -> bool {
+        self.pool.free() > 0 && self.well(rule).is_some_and(Offload::has_room)
+    }
+
+    /// Wakes waiting flows, as many as may find a place now; all of them when none is waited for any more.
+    pub(super) fn call_in(&mut self) {
+        let well = (0..self.rules.len()).all(|rule| self.well(rule).is_some());
+        let mut places = if well { self.pool.free() } else { usize::MAX };
+        while places > 0
+            && let Some(next) = self.waiting.pop_front()
+        {
+            self.woken.push(next);
+            places -= 1;
+        }
+    }
+
+    /// A flight is over; when a kernel still has its buffer, the ticket brings it back.
+    pub(super) fn put_down(&mut self, flight: Flight) {
+        match flight.phase {
+            Phase::Flying => {}
+            Phase::Landed(_) | Phase::Failed | Phase::Bypassed => {
+                if let Some(buffer) = flight.buffer {
+                    self.pool.give_back(buffer);
+                }
+            }
+        }
+    }
+
+    /// Calls `visit` with what the rings count.
+    pub(super) fn report(&self, visit: &mut dyn FnMut(&'static str, u64)) {
+        let sum = |what: fn(&Offload) -> u64| self.rules.iter().flatten().map(what).sum();
+        visit("payload_gpu_on", u64::from(self.gpu.is_on()));
+        visit("payload_gpu_batches", sum(|offload| offload.batches));
+        visit("payload_gpu_batches_late", sum(|offload| offload.late));
+        visit("payload_gpu_buffers_out", self.pool.out() as u64);
+    }
+
+    /// A ticket that nobody waits for any more.
+    pub(super) fn discard(&mut self, event: Event) {
+        match event {
+            Event::Result(Ticket { buffer, .. }, _)
+            | Event::Failed(Ticket { buffer, .. })
+            | Event::Released(buffer) => self.pool.give_back(buffer),
+            Event::Late(_) => {}
+        }
+    }
+}

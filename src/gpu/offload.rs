@@ -1,0 +1,307 @@
+//! One rule's kernel on the GPU: chunks gathered into batches, handed over, read back, and given up when they are late.
+//!
+//! Nothing here waits. A batch that is late, failed or came back unreadable is redone by the CPU from the bytes that the caller
+//! still has; the buffers of a late one stay out until the GPU gives them back, because it may still write there.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::accelerator::Accelerator;
+use super::drive::{self, Drive};
+use super::ring::{PacketRecord, PacketResult, verdict};
+use super::slots::{Slots, State};
+use crate::config::payload::{Batches, Mode};
+use crate::ffi::cuda::Fault;
+use crate::id::FlowId;
+use crate::time::Instant;
+
+/// A chunk on its way through the GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Ticket {
+    /// Whose.
+    pub(super) flow: FlowId,
+    /// 0 received, 1 sent.
+    pub(super) side: usize,
+    /// Tells it from another chunk of the same flow and side.
+    pub(super) serial: u64,
+    /// The buffer that it lies in.
+    pub(super) buffer: u32,
+}
+
+/// What becomes of a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Event {
+    /// The kernel's result.
+    Result(Ticket, PacketResult),
+    /// The GPU did not do it and is done with the buffer.
+    Failed(Ticket),
+    /// The GPU has not done it in time, and may still use the buffer.
+    Late(Ticket),
+    /// It is done with the buffer of a late chunk now.
+    Released(u32),
+}
+
+#[derive(Debug)]
+struct Batch {
+    slot: usize,
+    tickets: Vec<Ticket>,
+    deadline: Instant,
+    /// Its chunks are the CPU's already.
+    is_late: bool,
+}
+
+/// A kernel on the GPU with its ring.
+#[derive(Debug)]
+pub(super) struct Offload {
+    gpu: Arc<Accelerator>,
+    slots: Slots,
+    drive: Box<dyn Drive>,
+    /// Gathered in slot `next`, not handed over yet.
+    open: Vec<Ticket>,
+    opened: Instant,
+    /// Handed over, the oldest first.
+    out: VecDeque<Batch>,
+    next: usize,
+    max_wait: Duration,
+    timeout: Duration,
+    /// Batches handed over.
+    pub(super) batches: u64,
+    /// Batches that were late.
+    pub(super) late: u64,
+}
+
+/// A kernel whose ring and parameters lie ready on the GPU.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    gpu: Arc<Accelerator>,
+    kernel: &'static str,
+    slots: Slots,
+}
+
+impl Prepared {
+    /// Takes all memory that the kernel of this name needs.
+    ///
+    /// # Errors
+    /// One line.
+    pub(super) fn new(
+        gpu: &Arc<Accelerator>,
+        kernel: &'static str,
+        params: &[u8],
+        batches: &Batches,
+    ) -> Result<Self, String> {
+        let text = |fault: Fault| format!("kernel {kernel}: {fault}");
+        let params = gpu.upload(params).map_err(text)?;
+        let slots = Slots::new(gpu.driver, batches.slots, batches.max_packets, params);
+        Ok(Self {
+            gpu: Arc::clone(gpu),
+            kernel,
+            slots: slots.map_err(text)?,
+        })
+    }
+
+    /// Puts it to work. Nothing may be allocated on the GPU afterwards: a kernel that stays would hold it up.
+    ///
+    /// # Errors
+    /// One line.
+    pub(super) fn start(self, mode: Mode, batches: &Batches) -> Result<Offload, String> {
+        let drive = drive::start(mode, &self.gpu, self.kernel, &self.slots, batches.blocks)?;
+        Ok(Offload {
+            gpu: self.gpu,
+            slots: self.slots,
+            drive,
+            open: Vec::with_capacity(batches.max_packets),
+            opened: Instant::ZERO,
+            out: VecDeque::with_capacity(batches.slots),
+            next: 0,
+            max_wait: batches.max_wait,
+            timeout: batches.timeout,
+            batches: 0,
+            late: 0,
+        })
+    }
+}
+
+impl Offload {
+    /// Whether the GPU takes chunks at all now: it is on, and no batch is late.
+    pub(super) fn is_well(&self) -> bool {
+        self.gpu.is_on() && self.out.front().is_none_or(|batch| !batch.is_late)
+    }
+
+    /// Whether there is a place for one more chunk.
+    pub(super) fn has_room(&self) -> bool {
+        self.open.len() < self.slots.packets_max() && self.out.len() < self.slots.count()
+    }
+
+    /// Whether anything is gathered or out and may still be waited for.
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_well() && !(self.open.is_empty() && self.out.is_empty())
+    }
+
+    /// Adds a chunk to the batch that is being gathered. There must be room.
+    pub(super) fn add(&mut self, now: Instant, ticket: Ticket, record: &PacketRecord) {
+        if self.open.is_empty() {
+            self.opened = now;
+        }
+        self.slots.fill(self.next, self.open.len(), record);
+        self.open.push(ticket);
+    }
+
+    /// Reads what has come back and hands over what is due; returns how many batches moved.
+    pub(super) fn step(&mut self, now: Instant, events: &mut Vec<Event>) -> usize {
+        let mut moved = self.reap(now, events);
+        if !self.gpu.is_on() {
+            self.give_up(events);
+            return moved;
+        }
+        let full = self.open.len() == self.slots.packets_max();
+        let waited = now.since(self.opened) >= self.max_wait;
+        // Nothing is out: waiting for more would cost time and save nothing.
+        let due = full || waited || self.out.is_empty();
+        if !self.open.is_empty() && due && self.is_well() {
+            self.hand_over(now);
+            moved += 1;
+        }
+        moved
+    }
+
+    fn hand_over(&mut self, now: Instant) {
+        let slot = self.next;
+        if self.slots.state(slot) != State::Free {
+            return self.gpu.turn_off(&format!(
+                "slot {slot} is {:?} and should be free",
+                self.slots.state(slot)
+            ));
+        }
+        let tickets = core::mem::take(&mut self.open);
+        let count = tickets.len();
+        self.slots.hand_over(slot, count);
+        self.batches += 1;
+        self.out.push_back(Batch {
+            slot,
+            tickets,
+            deadline: now + self.timeout,
+            is_late: false,
+        });
+        self.next = (slot + 1) % self.slots.count();
+        if let Err(fault) = self.drive.submit(&self.slots, slot, count) {
+            // An error of the driver's stays with the context.
+            self.gpu.turn_off(&fault.to_string());
+        }
+    }
+
+    /// When a look is worth while although nothing else is to be done: a late batch may come back.
+    pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
+        let is_late = self.gpu.is_on() && !self.is_well();
+        is_late.then(|| now + LOOK_AGAIN)
+    }
+
+    fn reap(&mut self, now: Instant, events: &mut Vec<Event>) -> usize {
+        let mut moved = 0;
+        while let Some(batch) = self.out.front_mut() {
+            let slot = batch.slot;
+            match self.slots.state(slot) {
+                State::Flying if batch.is_late || now < batch.deadline => break,
+                State::Flying => {
+                    self.late += 1;
+                    self.give_up(events);
+                    self.is_late();
+                    break;
+                }
+                State::Done => self.land(events),
+                State::Failed(error) => {
+                    let gpu = Arc::clone(&self.gpu);
+                    self.fail(events);
+                    gpu.strike(&format!("the kernel gave up with error {error}"));
+                }
+                State::Free | State::Broken(_) => {
+                    let state = self.slots.state(slot);
+                    self.gpu.turn_off(&format!(
+                        "the state word of a batch is broken: slot={slot} {state:?}"
+                    ));
+                    break;
+                }
+            }
+            moved += 1;
+        }
+        moved
+    }
+
+    /// The oldest batch is late.
+    fn is_late(&self) {
+        match self.drive.is_over(&self.slots) {
+            Err(fault) => self.gpu.turn_off(&fault.to_string()),
+            Ok(_) => {
+                let limit = self.timeout.as_micros();
+                self.gpu
+                    .strike(&format!("a batch was not done in timeout_us={limit}"));
+            }
+        }
+    }
+
+    /// Takes the oldest batch with its results.
+    fn land(&mut self, events: &mut Vec<Event>) {
+        let Some(batch) = self.out.pop_front() else {
+            return;
+        };
+        let mut unwritten = false;
+        for (packet, ticket) in batch.tickets.iter().enumerate() {
+            let result = self.slots.result(batch.slot, packet);
+            let is_known = (verdict::PASS..=verdict::FAILED).contains(&result.verdict);
+            unwritten |= !is_known;
+            events.push(match (batch.is_late, is_known) {
+                (true, _) => Event::Released(ticket.buffer),
+                (false, true) => Event::Result(*ticket, result),
+                (false, false) => Event::Failed(*ticket),
+            });
+        }
+        if unwritten {
+            self.gpu.strike("the kernel left a result unwritten");
+        }
+        self.free(batch.slot);
+    }
+
+    /// Takes the oldest batch without results.
+    fn fail(&mut self, events: &mut Vec<Event>) {
+        let Some(batch) = self.out.pop_front() else {
+            return;
+        };
+        events.extend(batch.tickets.iter().map(|ticket| {
+            if batch.is_late {
+                Event::Released(ticket.buffer)
+            } else {
+                Event::Failed(*ticket)
+            }
+        }));
+        self.free(batch.slot);
+    }
+
+    fn free(&mut self, slot: usize) {
+        self.slots.take_back(slot);
+        if !self.gpu.is_on() {
+            return;
+        }
+        if let Err(fault) = self.drive.reaped(&self.slots, slot) {
+            self.gpu.turn_off(&fault.to_string());
+        }
+    }
+
+    /// What was gathered is the CPU's, and what is out as well, because it is worked on in order. The buffers of that stay out
+    /// until the GPU gives them back.
+    fn give_up(&mut self, events: &mut Vec<Event>) {
+        events.extend(self.open.drain(..).map(Event::Failed));
+        for batch in self.out.iter_mut().filter(|batch| !batch.is_late) {
+            batch.is_late = true;
+            events.extend(batch.tickets.iter().copied().map(Event::Late));
+        }
+    }
+}
+
+/// Between looks at a batch that is late.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+impl Drop for Offload {
+    fn drop(&mut self) {
+        drive::leave(self.drive.as_mut(), &mut self.slots);
+    }
+}

@@ -1,0 +1,544 @@
+//! Streams that a GPU judges: what is on its way, and what has come back.
+//!
+//! Of each direction of a flow one chunk at a time is on its way, because a kernel goes on from the state that it left behind
+//! the chunk before. The caller keeps the bytes until the chunk has come down and acts on none of them before that; what
+//! a kernel keeps of the flow changes only then. So whatever goes wrong, the CPU can do the same chunk anew.
+
+use super::{Flow, StreamStage, Verdict, conclude, is_for};
+use crate::config::payload::{Gpu, Instead};
+use crate::gpu::air::{Air, Flight, Phase};
+use crate::gpu::chunk::{Chunk, Direction, Ends};
+use crate::gpu::counters::StageCounters;
+use crate::gpu::kernel::{Finding, KernelState};
+use crate::gpu::offload::{Event, Offload, Ticket};
+use crate::gpu::pipeline::Rule;
+use crate::gpu::ring::{self, PACKET_BYTES_MAX, PacketRecord, PacketResult};
+use crate::id::FlowId;
+use crate::time::Instant;
+
+/// What became of a chunk that was offered to the GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Departure {
+    /// It is on its way: the caller is called when it has come down.
+    Flying,
+    /// There was no place: the caller is called when there may be one.
+    Waiting,
+    /// It was judged at once, and changed in place where a kernel writes.
+    Judged(Verdict),
+}
+
+/// What is known of a direction of a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Aloft {
+    /// Nothing is on its way.
+    Nothing,
+    /// A chunk is.
+    Flying,
+    /// So many bytes have come down; [`StreamStage::fetch`] has them, changed or not as `wrote` says.
+    Landed {
+        /// How many.
+        bytes: usize,
+        /// What was said of them.
+        verdict: Verdict,
+        /// A kernel that writes has seen them.
+        wrote: bool,
+    },
+    /// The CPU must judge so many bytes.
+    Failed {
+        /// How many.
+        bytes: usize,
+    },
+    /// So many bytes pass unjudged.
+    Bypassed {
+        /// How many.
+        bytes: usize,
+    },
+}
+
+const fn side(direction: Direction) -> usize {
+    match direction {
+        Direction::Rx => 0,
+        Direction::Tx => 1,
+    }
+}
+
+const fn direction(side: usize) -> Direction {
+    match side {
+        0 => Direction::Rx,
+        _ => Direction::Tx,
+    }
+}
+
+impl StreamStage {
+    /// Bytes of a chunk that can be offered at most.
+    pub const CHUNK_MAX: usize = PACKET_BYTES_MAX;
+
+    /// Lets a GPU run the kernels from now on.
+    ///
+    /// # Errors
+    /// One line: why it cannot; then the CPU goes on.
+    pub(in crate::gpu) fn take_off_with(
+        &mut self,
+        config: &Gpu,
+        ptx: &str,
+    ) -> Result<String, String> {
+        let air = Air::open(config, &mut self.rules, ptx)?;
+        let what = air.describe(config.mode);
+        self.air = Some(air);
+        Ok(what)
+    }
+
+    /// Whether a chunk of this flow would go to the GPU now.
+    pub fn flies(&mut self, id: FlowId, way: Direction, ends: Ends) -> bool {
+        let Self {
+            rules, flows, air, ..
+        } = self;
+        let Some(air) = air.as_ref().filter(|air| air.gpu.is_on()) else {
+            return false;
+        };
+        let flow = flows.entry(id).or_insert_with(|| Flow::new(rules, ends));
+        flow.first_aloft(rules, air, way).is_some()
+    }
+
+    /// Offers the next chunk of a direction of a flow, at most [`StreamStage::CHUNK_MAX`] bytes, to the GPU. Nothing of that
+    /// direction may be on its way. `token` comes back with the flow when the chunk has come down.
+    pub fn take_off(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        chunk: &mut Chunk<'_>,
+        token: u32,
+    ) -> Departure {
+        let Self {
+            rules,
+            flows,
+            counters,
+            air,
+        } = self;
+        let flow = flows
+            .entry(id)
+            .or_insert_with(|| Flow::new(rules, chunk.ends));
+        if flow.reset {
+            return Departure::Judged(Verdict::Reset);
+        }
+        let first = air
+            .as_ref()
+            .and_then(|air| flow.first_aloft(rules, air, chunk.direction));
+        let (Some(air), Some(first)) = (air, first) else {
+            return Departure::Judged(self.judge(id, chunk));
+        };
+        let buffer = if air.has_room(first) {
+            air.pool.store(chunk.bytes)
+        } else {
+            None
+        };
+        let Some(buffer) = buffer else {
+            return self.refuse_full(id, chunk, token, first);
+        };
+        let side = side(chunk.direction);
+        air.serial += 1;
+        let kept = |states: &[KernelState; 2]| states.get(side).copied().unwrap_or_default();
+        let flight = Flight {
+            serial: air.serial,
+            token,
+            at: 0,
+            offset: chunk.offset,
+            bytes: chunk.bytes.len(),
+            buffer: Some(buffer),
+            states: flow.states.iter().map(kept).collect(),
+            phase: Phase::Flying,
+        };
+        counters.payload_chunks.raise();
+        let mut trip = Trip {
+            id,
+            side,
+            ends: chunk.ends,
+            rules,
+            counters,
+            air,
+        };
+        match trip.go_on(now, flow, flight) {
+            None => Departure::Flying,
+            // A rule ahead of the first that flies has ended it.
+            Some(flight) => {
+                trip.air.put_down(flight);
+                Departure::Judged(Verdict::Reset)
+            }
+        }
+    }
+
+    /// The GPU has no place.
+    fn refuse_full(
+        &mut self,
+        id: FlowId,
+        chunk: &mut Chunk<'_>,
+        token: u32,
+        rule: usize,
+    ) -> Departure {
+        let Some(air) = &mut self.air else {
+            return Departure::Judged(self.judge(id, chunk));
+        };
+        if air.well(rule).is_none() {
+            // It is late: it takes nothing, and the CPU takes over.
+            return Departure::Judged(self.judge(id, chunk));
+        }
+        self.counters.payload_chunks_refused_full.raise();
+        match air.on_full {
+            Instead::Cpu => Departure::Judged(self.judge(id, chunk)),
+            Instead::Bypass => {
+                self.counters.payload_chunks_bypassed.raise();
+                Departure::Judged(Verdict::Pass)
+            }
+            Instead::Drop => {
+                if let Some(flow) = self.flows.get_mut(&id) {
+                    flow.reset = true;
+                }
+                self.counters.payload_flows_reset_gpu.raise();
+                self.counters.payload_flows_reset.raise();
+                Departure::Judged(Verdict::Reset)
+            }
+            Instead::Wait => {
+                if !air.waiting.contains(&(id, token)) {
+                    air.waiting.push_back((id, token));
+                }
+                Departure::Waiting
+            }
+        }
+    }
+
+    /// What is on its way in this direction of a flow.
+    #[must_use]
+    pub fn aloft(&self, id: FlowId, way: Direction) -> Aloft {
+        let flow = self.flows.get(&id);
+        let Some((flow, flight)) =
+            flow.and_then(|flow| Some((flow, flow.flights.get(side(way))?.as_ref()?)))
+        else {
+            return Aloft::Nothing;
+        };
+        let bytes = flight.bytes;
+        match flight.phase {
+            Phase::Flying => Aloft::Flying,
+            Phase::Landed(verdict) => Aloft::Landed {
+                bytes,
+                verdict,
+                wrote: (0..)
+                    .zip(&self.rules)
+                    .any(|(at, rule)| rule.writes && is_for(flow.rules, at, rule, way)),
+            },
+            Phase::Failed => Aloft::Failed { bytes },
+            Phase::Bypassed => Aloft::Bypassed { bytes },
+        }
+    }
+
+    /// The ends of a flow that was judged before.
+    #[must_use]
+    pub fn ends(&self, id: FlowId) -> Option<Ends> {
+        self.flows.get(&id).map(|flow| flow.ends)
+    }
+
+    /// Copies bytes that have landed, from `skip` on; false when they are not there.
+    #[must_use]
+    pub fn fetch(&self, id: FlowId, way: Direction, skip: usize, to: &mut [u8]) -> bool {
+        let flight = self
+            .flows
+            .get(&id)
+            .and_then(|flow| flow.flights.get(side(way))?.as_ref());
+        let (Some(air), Some(flight)) = (&self.air, flight) else {
+            return false;
+        };
+        flight
+            .buffer
+            .is_some_and(|buffer| air.pool.load(buffer, skip, to))
+    }
+
+    /// The chunk that came down has been acted upon; or the caller cannot wait for it and lets the CPU do it.
+    pub fn put_down(&mut self, id: FlowId, way: Direction) {
+        let flight = self
+            .flows
+            .get_mut(&id)
+            .and_then(|flow| flow.flights.get_mut(side(way))?.take());
+        if let (Some(air), Some(flight)) = (&mut self.air, flight) {
+            air.put_down(flight);
+        }
+    }
+
+    /// Moves what goes to the GPU and what comes from it; returns how much was done, and a little more than nothing as long
+    /// as something is on its way. Never waits.
+    pub fn step(&mut self, now: Instant) -> usize {
+        let Some(rules) = self.air.as_ref().map(|air| air.rules.len()) else {
+            return 0;
+        };
+        let mut work = 0;
+        for rule in 0..rules {
+            let Some(air) = &mut self.air else { break };
+            let mut events = core::mem::take(&mut air.events);
+            if let Some(Some(offload)) = air.rules.get_mut(rule) {
+                work += offload.step(now, &mut events);
+                work += usize::from(offload.is_busy());
+            }
+            for event in events.drain(..) {
+                self.on(now, event);
+            }
+            if let Some(air) = &mut self.air {
+                air.events = events;
+            }
+        }
+        if let Some(air) = &mut self.air {
+            air.call_in();
+        }
+        work
+    }
+
+    /// Takes the flows of which something has come down, with their tokens.
+    pub fn take_woken(&mut self, into: &mut Vec<(FlowId, u32)>) {
+        if let Some(air) = &mut self.air {
+            into.append(&mut air.woken);
+        }
+    }
+
+    /// When [`StreamStage::step`] wants to be called although nothing happens.
+    #[must_use]
+    pub fn next_due(&self, now: Instant) -> Option<Instant> {
+        let offloads = self.air.as_ref()?.rules.iter().flatten();
+        offloads.filter_map(|offload| offload.next_due(now)).min()
+    }
+
+    fn on(&mut self, now: Instant, event: Event) {
+        let Self {
+            rules,
+            flows,
+            counters,
+            air: Some(air),
+        } = self
+        else {
+            return;
+        };
+        let (Event::Result(ticket, _) | Event::Failed(ticket) | Event::Late(ticket)) = event else {
+            return air.discard(event);
+        };
+        let Some(flow) = flows.get_mut(&ticket.flow) else {
+            return air.discard(event);
+        };
+        let place = flow.flights.get_mut(ticket.side);
+        let flight = place.and_then(|place| {
+            place.take_if(|flight| flight.serial == ticket.serial && flight.phase == Phase::Flying)
+        });
+        let Some(mut flight) = flight else {
+            return air.discard(event);
+        };
+        let mut trip = Trip {
+            id: ticket.flow,
+            side: ticket.side,
+            ends: flow.ends,
+            rules,
+            counters,
+            air,
+        };
+        let token = (ticket.flow, flight.token);
+        let down = match event {
+            Event::Result(_, result) => trip.result(now, flow, flight, &result),
+            Event::Late(_) => {
+                flight.buffer = None;
+                Some(trip.fail(flow, flight))
+            }
+            _ => Some(trip.fail(flow, flight)),
+        };
+        if let Some(down) = down {
+            trip.air.woken.push(token);
+            if let Some(place) = flow.flights.get_mut(ticket.side) {
+                *place = Some(down);
+            }
+        }
+    }
+}
+
+impl Flow {
+    /// The first rule for bytes of this direction that a GPU runs.
+    fn first_aloft(&self, rules: &[Rule], air: &Air, way: Direction) -> Option<usize> {
+        if self.rules == 0 {
+            return None;
+        }
+        let flies = |at: usize| matches!(air.rules.get(at), Some(Some(_)));
+        let mut rules = (0..).zip(rules);
+        rules
+            .find(|(at, rule)| is_for(self.rules, *at, rule, way) && flies(*at))
+            .map(|(at, _)| at)
+    }
+}
+
+/// A chunk's way past the rules of its flow.
+struct Trip<'a> {
+    id: FlowId,
+    side: usize,
+    ends: Ends,
+    rules: &'a mut [Rule],
+    counters: &'a StageCounters,
+    air: &'a mut Air,
+}
+
+impl Trip<'_> {
+    /// Goes to the next rule: to the GPU (None: it is with the flow, on its way), or past the CPU's until it has come down.
+    fn go_on(&mut self, now: Instant, flow: &mut Flow, mut flight: Flight) -> Option<Flight> {
+        let way = direction(self.side);
+        while let Some(rule) = self.rules.get(flight.at) {
+            if is_for(flow.rules, flight.at, rule, way) {
+                if self.air.well(flight.at).is_some_and(Offload::has_room) {
+                    self.hand_over(now, &flight);
+                    if let Some(place) = flow.flights.get_mut(self.side) {
+                        *place = Some(flight);
+                    }
+                    return None;
+                }
+                if self.on_cpu(&mut flight) == Verdict::Reset {
+                    return Some(Self::end(flow, flight));
+                }
+            }
+            flight.at += 1;
+        }
+        // What the rules keep changes now, and not before.
+        for (kept, behind) in flow.states.iter_mut().zip(&flight.states) {
+            if let Some(kept) = kept.get_mut(self.side) {
+                *kept = *behind;
+            }
+        }
+        flight.phase = Phase::Landed(Verdict::Pass);
+        Some(flight)
+    }
+
+    fn end(flow: &mut Flow, mut flight: Flight) -> Flight {
+        flow.reset = true;
+        flight.phase = Phase::Landed(Verdict::Reset);
+        flight
+    }
+
+    fn hand_over(&mut self, now: Instant, flight: &Flight) {
+        let Some(buffer) = flight.buffer else { return };
+        let chunk = Chunk {
+            direction: direction(self.side),
+            ends: self.ends,
+            offset: flight.offset,
+            bytes: &mut [],
+        };
+        let record = PacketRecord {
+            addr: self.air.pool.device(buffer).0,
+            len: u32::try_from(flight.bytes).unwrap_or(0),
+            flags: if self.side == 1 { ring::SENT } else { 0 },
+            offset: flight.offset,
+            flow: self.id.index,
+            ends: ends_on_the_wire(&chunk),
+            state: flight.states.get(flight.at).copied().unwrap_or_default().0,
+            reserved: 0,
+        };
+        let ticket = Ticket {
+            flow: self.id,
+            side: self.side,
+            serial: flight.serial,
+            buffer,
+        };
+        if let Some(Some(offload)) = self.air.rules.get_mut(flight.at) {
+            offload.add(now, ticket, &record);
+        }
+    }
+
+    /// Runs the rule that the flight is at on the CPU.
+    fn on_cpu(&mut self, flight: &mut Flight) -> Verdict {
+        self.with_bytes(flight, |rule, counters, chunk, state| {
+            super::run(rule, counters, chunk, state)
+        })
+    }
+
+    /// Lends the bytes of a flight, which nobody else has, to `act`, and puts them back where the kernel writes.
+    fn with_bytes(
+        &mut self,
+        flight: &mut Flight,
+        act: impl FnOnce(&mut Rule, &StageCounters, &mut Chunk<'_>, &mut KernelState) -> Verdict,
+    ) -> Verdict {
+        let mut bytes = core::mem::take(&mut self.air.scratch);
+        bytes.resize(flight.bytes, 0);
+        let mut verdict = Verdict::Reset;
+        if let (Some(buffer), Some(rule), Some(state)) = (
+            flight.buffer,
+            self.rules.get_mut(flight.at),
+            flight.states.get_mut(flight.at),
+        ) && self.air.pool.load(buffer, 0, &mut bytes)
+        {
+            let mut chunk = Chunk {
+                direction: direction(self.side),
+                ends: self.ends,
+                offset: flight.offset,
+                bytes: &mut bytes,
+            };
+            verdict = act(rule, self.counters, &mut chunk, state);
+            if rule.writes && !self.air.pool.update(buffer, &bytes) {
+                verdict = Verdict::Reset;
+            }
+        }
+        self.air.scratch = bytes;
+        verdict
+    }
+
+    /// The kernel's result for the rule that the flight is at.
+    fn result(
+        &mut self,
+        now: Instant,
+        flow: &mut Flow,
+        mut flight: Flight,
+        result: &PacketResult,
+    ) -> Option<Flight> {
+        let finding = Finding::of_result(result);
+        self.counters.payload_chunks_offloaded.raise();
+        let (bytes, at) = (flight.bytes, flight.at);
+        if let (Some(rule), Some(state)) = (self.rules.get_mut(at), flight.states.get_mut(at)) {
+            *state = KernelState(result.state);
+            rule.kernel.settle(bytes, &finding);
+        }
+        let verdict = if finding.matched.is_some() || finding.failed {
+            self.with_bytes(&mut flight, |rule, counters, chunk, _| {
+                conclude(rule, counters, chunk, finding)
+            })
+        } else {
+            self.counters.payload_bytes.add(bytes as u64);
+            Verdict::Pass
+        };
+        if verdict == Verdict::Reset {
+            return Some(Self::end(flow, flight));
+        }
+        flight.at += 1;
+        self.go_on(now, flow, flight)
+    }
+
+    /// The GPU did not do it.
+    fn fail(&self, flow: &mut Flow, mut flight: Flight) -> Flight {
+        match self.air.on_timeout {
+            Instead::Cpu | Instead::Wait => {
+                self.counters.payload_chunks_redone.raise();
+                flight.phase = Phase::Failed;
+            }
+            Instead::Bypass => {
+                self.counters.payload_chunks_bypassed.raise();
+                flight.phase = Phase::Bypassed;
+            }
+            Instead::Drop => {
+                self.counters.payload_flows_reset_gpu.raise();
+                self.counters.payload_flows_reset.raise();
+                return Self::end(flow, flight);
+            }
+        }
+        flight
+    }
+}
+
+/// Sender's and receiver's address and both ports, in the order of their bytes on the wire.
+fn ends_on_the_wire(chunk: &Chunk<'_>) -> [u32; 3] {
+    let (from, to) = (chunk.sender(), chunk.receiver());
+    let [a, b] = from.port().to_be_bytes();
+    let [c, d] = to.port().to_be_bytes();
+    [
+        u32::from_ne_bytes(from.ip().octets()),
+        u32::from_ne_bytes(to.ip().octets()),
+        u32::from_ne_bytes([a, b, c, d]),
+    ]
+}
+
+#[cfg(test)]
+mod tests;

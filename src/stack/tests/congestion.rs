@@ -1,0 +1,111 @@
+//! The congestion window, which the engine keeps to itself, as it is measured.
+
+use core::time::Duration;
+
+use super::config;
+use super::pair::Pair;
+use crate::id::FlowId;
+use crate::stack::{FlowView, StackConfig};
+
+/// A sender that always has more than the window lets out, on a path of 40 ms.
+struct Bulk {
+    pair: Pair,
+    from: FlowId,
+    to: FlowId,
+    read: u64,
+}
+
+impl Bulk {
+    fn new(loss: usize) -> Self {
+        let roomy = |host| StackConfig {
+            tx_buffer_bytes: 256 << 10,
+            ..config(host)
+        };
+        let mut pair = Pair::with(roomy(1), roomy(2), 11);
+        pair.a.listen(80, 4);
+        let (from, to) = pair.join();
+        pair.delay = Duration::from_millis(20);
+        pair.faults.loss = loss;
+        Self {
+            pair,
+            from,
+            to,
+            read: 0,
+        }
+    }
+
+    /// A turn at the next event.
+    fn turn(&mut self) {
+        let now = self.pair.now;
+        let facts = self.pair.a.facts(self.from);
+        self.pair
+            .a
+            .stack
+            .send(now, self.from, &vec![1; facts.tx_room]);
+        self.read += self.pair.b.read(now, self.to, self.read).len() as u64;
+        self.pair.turn();
+        let next = self.pair.next().expect("something is under way");
+        self.pair.now = next.max(now + Duration::from_micros(1));
+    }
+
+    fn view(&self) -> FlowView {
+        let facts = self.pair.a.facts(self.from);
+        let stack = &self.pair.a.stack;
+        stack
+            .view_one(self.pair.now, facts.local, facts.remote)
+            .expect("it lives")
+    }
+
+    /// What the engine itself says.
+    fn truth(&self) -> u32 {
+        let stack = &self.pair.a.stack;
+        let index = stack.table.resolve(self.from).expect("it lives");
+        let (hot, _) = stack.table.look(index).expect("it lives");
+        hot.engine.congestion_window()
+    }
+}
+
+#[test]
+fn the_window_is_measured_where_it_is_in_the_way() {
+    let mut bulk = Bulk::new(0);
+    assert_eq!(bulk.view().congestion_window, None, "nothing was held up");
+    let mut seen = Vec::new();
+    for _ in 0..400 {
+        bulk.turn();
+        let view = bulk.view();
+        // One that is as before may be of before: then something else is in the way now.
+        let Some(measured) = view
+            .congestion_window
+            .filter(|measured| seen.last() != Some(measured))
+        else {
+            continue;
+        };
+        // What is in flight fills it but for less than a segment.
+        let segment = u32::from(view.facts.mss);
+        let truth = bulk.truth();
+        assert_eq!(measured, view.in_flight);
+        assert!(
+            measured <= truth && truth < measured + segment,
+            "measured {measured}, is {truth}"
+        );
+        seen.push(measured);
+    }
+    assert!(seen.len() > 5 && seen.is_sorted(), "it grows: {seen:?}");
+}
+
+#[test]
+fn a_loss_shows_in_the_measured_window() {
+    let mut bulk = Bulk::new(100);
+    let (mut most, mut least_after) = (0, u32::MAX);
+    for _ in 0..4_000 {
+        bulk.turn();
+        if let Some(measured) = bulk.view().congestion_window {
+            most = most.max(measured);
+            if bulk.view().facts.retransmits > 0 {
+                least_after = least_after.min(measured);
+            }
+        }
+    }
+    assert!(bulk.view().facts.retransmits > 0);
+    assert!(least_after < most / 2, "{most}, then {least_after}");
+}
