@@ -19,10 +19,6 @@ use libc::{
     rlimit, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 
-/// Apart from libc's, which a handler that drives the stack may have interrupted.
-#[global_allocator]
-static HEAP: knet::ffi::heap::Heap = knet::ffi::heap::Heap;
-
 /// Runs when the object is loaded.
 #[used]
 #[unsafe(link_section = ".init_array")]

@@ -12,7 +12,6 @@ pub mod environment;
 pub mod errno;
 pub mod fork_word;
 pub mod handler;
-pub mod heap;
 pub mod pages;
 pub mod process;
 pub mod real;

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::attach;
 use crate::fd;
-use crate::ffi::{environment, heap, process, real};
+use crate::ffi::{environment, process, real};
 use crate::waiter;
 
 /// The process that forks, so that its child knows whose eventfds it has inherited.
@@ -26,17 +26,13 @@ extern "C" fn before_fork() {
     fd::epoll::join_all();
     fd::hold_for_child();
     attach::fork::prepare();
-    // Last: what comes before may allocate.
-    heap::before_fork();
 }
 
 extern "C" fn in_parent() {
-    heap::after_fork();
     attach::fork::parent();
 }
 
 extern "C" fn in_child() {
-    heap::after_fork();
     waiter::forget_parents_eventfds(PARENT.load(Ordering::Relaxed));
     attach::fork::child();
     fd::adopt_after_fork(PARENT.load(Ordering::Relaxed));

@@ -2,8 +2,7 @@
 //!
 //! Owns what a C caller sees: arguments, errno, SIGPIPE. May use `fd`, `iomux`, `socket`, `attach`, `ffi`, `base`,
 //! `telemetry`. Any program thread, also in a signal handler. Invariant: a call about a number that is not ours is
-//! libc's, untouched; a wait holds nothing, so that a cancelled thread may unwind through it; nothing comes to libc's heap in
-//! a call that POSIX allows in a handler.
+//! libc's, untouched; a wait holds nothing, so that a cancelled thread may unwind through it.
 //!
 //! Each call takes the same steps: look up what the number stands for, convert the arguments, call the object,
 //! convert back.

@@ -384,21 +384,6 @@ s.close()
 """
 
 
-def a_handler_that_interrupts_malloc_serves(inline):
-    """Calls that POSIX allows in a handler drive the stack there, also in the middle of a malloc."""
-    program = os.path.join(inline.lab.work, "handling")
-    source = os.path.join(ROOT, "tests", "c", "handling.c")
-    subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-o", program, source], check=True)
-    count = 2_000 if os.environ.get("KNET_TEST_LONG") == "1" else 300
-    server = inline.lab.start("server", program, SERVER, str(PORT + 9), str(count), log="handling.log")
-    wait_for("it listens", lambda: "ready" in log_of(server), 15)
-    for _ in range(count):
-        peer = inline.lab.connect(PORT + 9, 20)
-        echo(peer, b"x")
-        peer.close()
-    assert server.wait(30) == 0, log_of(server)
-
-
 def system_calls_of_a_wait(inline):
     """Over vhost: one pair of signal-mask calls a wait, nothing in recv and send."""
     if shutil.which("strace") is None:
@@ -444,7 +429,7 @@ CASES = [
     no_host_but_the_program, a_signal_ends_a_wait_and_the_peer_is_told, a_computing_program_acknowledges,
     eight_threads_and_one_that_computes, idle_costs_nothing, forked_workers_serve,
     a_daemon_listens_again, a_program_that_closes_everything, kill_9_and_restart,
-    redis_over_vhost, a_handler_that_interrupts_malloc_serves, system_calls_of_a_wait,
+    redis_over_vhost, system_calls_of_a_wait,
 ]
 
 if __name__ == "__main__":
