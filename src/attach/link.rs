@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
+use super::object::Object;
 use crate::channel::cell::host_state;
 use crate::channel::layout::{LCORES_MAX, PROCS};
 use crate::channel::map::{Control, Receive};
@@ -329,6 +330,22 @@ impl Link {
     pub fn register_waiter(&self, slot: u32, eventfd: i32) -> Result<()> {
         let message = Message::new(Kind::Waiter, slot, crate::thread::process());
         send(self.control_socket(), &message, Some(eventfd))
+    }
+
+    /// Gives the host the pipe through which `object` signals, or takes it away. Of a new one what has happened already counts.
+    ///
+    /// # Errors
+    /// What sendmsg says.
+    pub fn register_signals(
+        &self,
+        object: Object,
+        urgent: bool,
+        is_new: bool,
+        pipe: Option<i32>,
+    ) -> Result<()> {
+        let what = object.generation << 2 | u32::from(is_new) << 1 | u32::from(urgent);
+        let message = Message::new(Kind::Signals, object.index, what);
+        send(self.control_socket(), &message, pipe)
     }
 }
 

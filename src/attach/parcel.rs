@@ -1,7 +1,7 @@
 //! What a program leaves to the one that it executes: a memfd that is inherited with the sockets, and lists them.
 //!
 //! The parcel names two more inherited descriptors: the control socket of a process cell that holds everything listed
-//! ([`super::fork::reserve`]), and the memory of what the processes agree on before they are attached. `KNET_EXEC` in the new
+//! (`fork::reserve`), and the memory of what the processes agree on before they are attached. `KNET_EXEC` in the new
 //! program's environment says where the parcel is. Nothing here is believed beyond what a program could do to itself.
 
 use rustix::fs::{MemfdFlags, SeekFrom};

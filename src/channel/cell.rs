@@ -121,6 +121,8 @@ pub struct ReadLine {
     pub urgent_taken: AtomicU64,
     /// SO_PEEK_OFF plus one; 0 = off.
     pub peek_offset: AtomicU32,
+    /// Which pipes for signals the host was given; see `fd::signals`.
+    pub signals: AtomicU32,
 }
 
 /// Written by program threads: writing. See [`super::byte_ring`].
@@ -182,6 +184,8 @@ pub struct FactLine {
     pub urgent: AtomicU64,
     /// When bytes came last, in nanoseconds since 1970; 0 while nobody asks for it.
     pub arrived_ns: AtomicU64,
+    /// The mark that the payload stage gave last (SO_MARK); 0 = none.
+    pub payload_mark: AtomicU32,
 }
 
 /// Written by the program: what it wants of the host. Rung in by the doorbell.
@@ -207,6 +211,36 @@ pub struct WishLine {
     /// 1 once a call has told how the attempt to connect ended (Linux: SS_CONNECTING is over), or the socket was
     /// disconnected by shutdown. The next connect() begins anew or says EISCONN.
     pub told: AtomicU32,
+    /// Raised with each question of TCP_INFO, see [`InfoLine`].
+    pub info: AtomicU32,
+}
+
+/// Written by the lcore when the program asks (TCP_INFO).
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct InfoLine {
+    /// The last [`WishLine::info`] that was answered; written after all others.
+    pub told: AtomicU32,
+    /// Bytes sent and not acknowledged.
+    pub in_flight: AtomicU32,
+    /// Bytes taken by the stack that have not left.
+    pub unsent: AtomicU32,
+    /// Segments sent.
+    pub segments: AtomicU32,
+    /// Milliseconds since the peer's last segment.
+    pub silent_ms: AtomicU32,
+    /// The path's MTU in bytes.
+    pub mtu: AtomicU32,
+    /// The receive window advertised last, in bytes.
+    pub window: AtomicU32,
+    /// The scale of its field.
+    pub window_shift: AtomicU32,
+    /// Bytes of the receive ring.
+    pub ring: AtomicU32,
+    /// Bytes of it that have memory.
+    pub backed: AtomicU32,
+    /// The congestion window in bytes when it was in the way last; 0 = it never was.
+    pub congestion_window: AtomicU32,
 }
 
 /// Written by the program: socket options. Rung in by the doorbell after `changed` is raised.
@@ -369,6 +403,8 @@ pub struct ObjectCell {
     pub fact: FactLine,
     /// Program writes, seldom.
     pub wish: WishLine,
+    /// Host writes when asked.
+    pub info: InfoLine,
     /// Program writes, seldom.
     pub option: OptionLine,
     /// Program writes, seldom.
@@ -526,7 +562,8 @@ const _: () = {
     assert!(size_of::<WatchLine>() == 64);
     assert!(size_of::<QueueLine>() == 64);
     assert!(size_of::<Item>() == 24);
-    assert!(size_of::<ObjectCell>() == 640);
+    assert!(size_of::<InfoLine>() == 64);
+    assert!(size_of::<ObjectCell>() == 704);
     assert!(size_of::<KickLine>() == 64);
     assert!(size_of::<SlotCell>() == 64);
     assert!(size_of::<EpollCell>() == 64);

@@ -26,6 +26,7 @@ use super::layout::{EPOLLS, Layout, PROCS, SLOTS};
 use super::sync::{AtomicU32, AtomicU64, Ordering};
 use super::{ABI, MAGIC};
 use crate::errno::{Errno, Result};
+use crate::prefetch;
 
 /// A shared mapping, unmapped on drop.
 #[derive(Debug)]
@@ -301,6 +302,14 @@ impl Control {
         done.is_ok()
     }
 
+    /// Fetches the start of a transmit ring, where the bytes of who writes into an empty one go.
+    pub fn tx_fetch(&self, object: u32) {
+        let start = Span { offset: 0, len: 1 };
+        if let Some(place) = self.tx_place(object, start) {
+            prefetch::line(place.as_ptr().addr());
+        }
+    }
+
     /// Copies `from` into the transmit ring; copies nothing when `range` and `from` differ in length.
     pub fn tx_copy_in(&self, object: u32, range: Range, from: &[u8]) {
         let Some((first, second)) =
@@ -339,6 +348,9 @@ impl Control {
 fn header_size() -> u32 {
     u32::try_from(size_of::<Header>()).unwrap_or(u32::MAX)
 }
+
+/// Bytes of a receive ring that are worth fetching ahead: a small request.
+const FETCHED_BYTES: u32 = 128;
 
 /// Where to split a buffer of `len` bytes for `range`; None when the lengths differ.
 fn parts(range: Range, len: usize) -> Option<usize> {
@@ -397,6 +409,17 @@ impl Receive {
             self.layout.rx_ring_at(object) + u64::from(span.offset),
             u64::from(span.len),
         )
+    }
+
+    /// Fetches the first lines of what waits in a receive ring.
+    pub fn fetch(&self, object: u32, range: Range) {
+        let first = Span {
+            offset: range.first.offset,
+            len: range.first.len.min(FETCHED_BYTES),
+        };
+        if let Some(place) = self.place(object, first) {
+            prefetch::lines(place.as_ptr().addr(), first.len as usize);
+        }
     }
 
     /// Copies bytes of a flow's receive ring out; false when the lengths differ or the range is out of bounds.

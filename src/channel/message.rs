@@ -55,6 +55,9 @@ pub enum Kind {
     /// Program: \[the memory in which its processes agree before they are attached\]. A program that joins them by a socket that
     /// it got in a message finds it in its Welcome.
     Registry,
+    /// Program: signals of object `a`, whose generation is the rest of `b`; bit 0 of `b`: of urgent data; bit 1: what has happened
+    /// to it before counts. \[a pipe, open for both ways, that is written for each\]; none = no more.
+    Signals,
 }
 
 /// Texts of [`Kind::Fork`]: who will speak for the process cell.
@@ -88,6 +91,7 @@ impl Kind {
             Self::Passed,
             Self::Resume,
             Self::Registry,
+            Self::Signals,
         ]
         .into_iter()
         .find(|kind| *kind as u32 == number)

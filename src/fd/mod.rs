@@ -16,6 +16,7 @@ pub mod passing;
 pub mod registry;
 pub mod revive;
 pub mod route;
+pub mod signals;
 pub mod table;
 pub mod twin;
 

@@ -219,10 +219,7 @@ pub const SETTABLE: u32 = OFlags::NONBLOCK.bits()
     | OFlags::APPEND.bits()
     | OFlags::DIRECT.bits()
     | OFlags::NOATIME.bits()
-    | ASYNC;
-
-/// O_ASYNC.
-const ASYNC: u32 = 0o20_000;
+    | super::signals::ASYNC;
 
 /// Makes the twin itself non-blocking.
 pub(super) fn set_nonblocking(fd: i32) {

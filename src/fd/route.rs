@@ -7,7 +7,7 @@ use core::net::SocketAddrV4;
 
 use super::registry::{self, Decision, Registration};
 use super::table::{self, Entry, Handle, Record};
-use super::{Socket, epoll, options, own, twin};
+use super::{Socket, epoll, options, own, signals, twin};
 use crate::attach::{self, Link, Standing};
 use crate::channel::cell::option;
 use crate::errno::{Errno, Result};
@@ -324,6 +324,7 @@ fn install(record: Record, fd: i32, socket: Socket) {
             crate::socket::close::release(socket.link, socket.object);
         }
     });
+    signals::begin(fd, socket);
     if !taken {
         // Closed under our hands by another thread.
         crate::socket::close::release(socket.link, socket.object);

@@ -240,6 +240,44 @@ mod tests {
         assert_eq!(Entry::Kernel.pack(), 0);
     }
 
+    /// More numbers than a hard limit of descriptors may let a test open.
+    #[test]
+    fn a_hundred_thousand_numbers_and_more_keep_their_entries() {
+        assert!(ensure());
+        let numbers = 200_000..200_000 + (1 << 17) + 20_000;
+        let handle = |fd: i32| {
+            let index = fd.unsigned_abs();
+            Entry::Socket(Handle {
+                link: 3,
+                object: Object {
+                    index,
+                    generation: !index,
+                },
+                merged: fd % 2 == 0,
+                accepted: fd % 3 == 0,
+            })
+        };
+        for fd in numbers.clone() {
+            assert_eq!(exchange(fd, handle(fd)), Entry::Kernel);
+        }
+        assert!(end() >= numbers.end);
+        let mut seen = 0;
+        for_each(numbers.start, numbers.end - 1, |fd, entry| {
+            assert_eq!(entry, handle(fd));
+            seen += 1;
+        });
+        assert_eq!(seen, numbers.len());
+        for fd in numbers.clone() {
+            assert!(replace(fd, handle(fd), Entry::Kernel));
+        }
+        for_each(numbers.start, numbers.end - 1, |fd, _| {
+            panic!("{fd} is left")
+        });
+        let beyond = i32::try_from(NUMBERS).unwrap();
+        assert_eq!(exchange(beyond, handle(1)), Entry::Kernel);
+        assert_eq!(entry(beyond), Entry::Kernel, "the kernel's");
+    }
+
     #[test]
     fn an_old_entry_goes_to_one_taker() {
         assert!(ensure());

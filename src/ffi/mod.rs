@@ -3,6 +3,7 @@
 //! Owns every `libc` type below the shim. May use `base`. Any program thread runs it, also in a signal handler.
 //! Invariant: nothing here allocates, locks or calls a symbol that the shim exports.
 
+pub mod async_io;
 pub mod cuda;
 pub mod descriptor;
 pub mod end_signals;

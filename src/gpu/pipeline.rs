@@ -60,6 +60,14 @@ impl Rule {
             && (self.networks.is_empty() || self.networks.iter().copied().any(inside))
     }
 
+    /// The rule's mark, if it was given since there were `marks` of it.
+    pub(super) const fn mark_since(&self, marks: u64) -> Option<u32> {
+        match self.action {
+            Action::Mark(mark) if self.marks != marks => Some(mark),
+            _ => None,
+        }
+    }
+
     /// Whether the rule is for bytes that go this way.
     pub(super) const fn takes(&self, direction: Direction) -> bool {
         match direction {

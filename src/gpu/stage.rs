@@ -46,6 +46,8 @@ struct Flow {
     states: Box<[[KernelState; 2]]>,
     /// It was judged already.
     reset: bool,
+    /// The number of the last rule that marked it; 0: none did.
+    mark: u32,
     /// Received and sent bytes that are with the GPU.
     flights: [Option<Flight>; 2],
 }
@@ -87,7 +89,10 @@ impl StreamStage {
                 continue;
             };
             seen = true;
-            if run(rule, counters, chunk, state) == Verdict::Reset {
+            let marks = rule.marks;
+            let verdict = run(rule, counters, chunk, state);
+            flow.mark = rule.mark_since(marks).unwrap_or(flow.mark);
+            if verdict == Verdict::Reset {
                 flow.reset = true;
                 return Verdict::Reset;
             }
@@ -103,6 +108,12 @@ impl StreamStage {
         self.counters.payload_failed.raise();
         self.counters.payload_flows_reset.raise();
         Verdict::Reset
+    }
+
+    /// The mark that a flow has got last; 0: none.
+    #[must_use]
+    pub fn mark(&self, flow: FlowId) -> u32 {
+        self.flows.get(&flow).map_or(0, |flow| flow.mark)
     }
 
     /// A flow is over.
@@ -140,6 +151,7 @@ impl Flow {
             rules: mask,
             states: vec![[KernelState::default(); 2]; kept].into_boxed_slice(),
             reset: false,
+            mark: 0,
             flights: [None, None],
         }
     }

@@ -120,3 +120,17 @@ pub(super) fn checked_eventfd(fd: OwnedFd) -> Result<OwnedFd> {
     rustix::fs::fcntl_setfl(fd.as_fd(), flags | rustix::fs::OFlags::NONBLOCK)?;
     Ok(fd)
 }
+
+/// Makes sure that a descriptor from a client is a pipe that never blocks a writer.
+///
+/// # Errors
+/// EINVAL when it is anything else.
+pub(super) fn checked_pipe(fd: OwnedFd) -> Result<OwnedFd> {
+    let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(fd.as_fd())?.st_mode);
+    let flags = rustix::fs::fcntl_getfl(fd.as_fd())?;
+    if kind != rustix::fs::FileType::Fifo || !flags.contains(rustix::fs::OFlags::RDWR) {
+        return Err(Errno::INVAL);
+    }
+    rustix::fs::fcntl_setfl(fd.as_fd(), flags | rustix::fs::OFlags::NONBLOCK)?;
+    Ok(fd)
+}

@@ -97,6 +97,9 @@ impl Server {
                 self.note_user(process);
                 self.waiter(owner, message.a, descriptors.next());
             }
+            (Kind::Signals, Standing::Attached { owner, .. }) => {
+                self.signals(owner, message.a, message.b, descriptors.next());
+            }
             (Kind::Herald, Standing::Attached { owner, .. }) => {
                 let known = self
                     .family(owner)
@@ -163,6 +166,30 @@ impl Server {
                 }
             }
             Err(errno) => self.refuse_waiter(slot, &errno.to_string()),
+        }
+    }
+
+    /// Where a socket's signals go. Before there is an lcore there is no socket either.
+    fn signals(&mut self, owner: Owner, object: u32, what: u32, pipe: Option<OwnedFd>) {
+        let pipe = match pipe.map(socket::checked_pipe).transpose() {
+            Ok(pipe) => pipe,
+            Err(errno) => {
+                if self.warnings.allow(time::monotonic()) {
+                    crate::warn!("message=Signals object={object} errno={errno}");
+                }
+                return;
+            }
+        };
+        if self.running.is_some() {
+            let pipe = pipe.map(Arc::new);
+            self.lcores.say(|| Mail::Signals {
+                owner,
+                object,
+                generation: what >> 2,
+                is_new: what & 2 != 0,
+                urgent: what & 1 != 0,
+                pipe: pipe.clone(),
+            });
         }
     }
 

@@ -7,7 +7,7 @@ use crate::channel::sync::Ordering;
 use crate::ffi::wait::EpollEvent;
 use crate::readiness;
 use crate::socket::interest::{self, Interest};
-use crate::socket::state;
+use crate::socket::{state, stream};
 use crate::waiter;
 
 /// Reported items that are also in the kernel epoll, as far as remembered.
@@ -93,6 +93,7 @@ pub(super) fn collect(
         }
         if used > 0 {
             next = index.wrapping_add(1);
+            stream::fetch(link, object, cell);
         }
         true
     });

@@ -26,6 +26,7 @@ impl<'a> Work<'a> {
         }
         self.wish(object, cell);
         self.options(object, cell);
+        self.answer_info(object, cell);
         let Some(record) = self.records.at_mut(object).copied() else {
             return;
         };

@@ -142,6 +142,7 @@ impl Work<'_> {
             *self.busy = self.busy.saturating_sub(1);
         }
         *record = Record::default();
+        self.summons.forget(object);
         let grown = cell.write.tx_grown.load(Ordering::Acquire);
         reset(&self.segments.control, object, cell);
         self.shared.memory.release(self.owner, object, grown);
@@ -212,6 +213,7 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         &read.exclusive,
         &read.fd,
         &read.peek_offset,
+        &read.signals,
         read.items_owner.word(),
         write.tx_owner.word(),
         &write.want_room,
@@ -230,6 +232,7 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         &fact.retransmits,
         &fact.mss,
         &fact.listener,
+        &fact.payload_mark,
         &fact.unsent,
         &wish.wish,
         &wish.operation,
@@ -240,6 +243,18 @@ fn reset(control: &Control, object: u32, cell: &ObjectCell) {
         &wish.remote_port,
         &wish.linger,
         &wish.told,
+        &wish.info,
+        &cell.info.told,
+        &cell.info.in_flight,
+        &cell.info.unsent,
+        &cell.info.segments,
+        &cell.info.silent_ms,
+        &cell.info.mtu,
+        &cell.info.window,
+        &cell.info.window_shift,
+        &cell.info.ring,
+        &cell.info.backed,
+        &cell.info.congestion_window,
         &options.changed,
         &options.bits,
         &options.keepidle_s,

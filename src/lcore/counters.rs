@@ -23,6 +23,8 @@ counters! {
         families_muted,
         /// Times that bytes behind a cork, or sent with MSG_MORE, had waited for as long as they may.
         holds_timed_out,
+        /// Signals sent to programs that asked for them (O_ASYNC, F_SETOWN).
+        signals_sent,
         /// Listeners made.
         listeners_made,
         /// Flows handed to a program through an accept queue.

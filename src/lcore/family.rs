@@ -7,10 +7,11 @@ use super::counters::LcoreCounters;
 use super::held::Held;
 use super::latency::Latency;
 use super::memory::Memory;
-use super::object::Record;
+use super::object::{Record, Role};
 use super::peers::Peers;
 use super::segments::Segments;
 use super::status::LcoreStatus;
+use super::summons::Summons;
 use super::table::Table;
 use crate::channel::cell::{ObjectCell, herald, host_state, kind, process};
 use crate::channel::layout::{EPOLLS, PROCS, SLOTS};
@@ -18,6 +19,7 @@ use crate::channel::sync::Ordering;
 use crate::device::TxQueue;
 use crate::errno::Errno;
 use crate::gpu::StreamStage;
+use crate::id::FlowId;
 use crate::readiness::{self, FIRST_LCORE, News};
 use crate::stack::{Owner, Stack};
 use crate::time::Instant;
@@ -41,6 +43,8 @@ pub(super) struct Family {
     waiters: Vec<Option<Arc<OwnedFd>>>,
     /// Slots to be woken at the end of the turn.
     wakes: Vec<u32>,
+    /// Pipes for signals.
+    summons: Summons,
     rung: Vec<u32>,
     /// Where the next round of doorbells begins.
     cursor: u32,
@@ -61,6 +65,7 @@ pub(super) struct Work<'a> {
     pub(super) records: &'a mut Table<Record>,
     pub(super) live: &'a [u32],
     pub(super) wakes: &'a mut Vec<u32>,
+    pub(super) summons: &'a mut Summons,
     pub(super) detached: bool,
     pub(super) busy: &'a mut u32,
     pub(super) shared: Shared<'a>,
@@ -102,6 +107,7 @@ impl Family {
             live: Vec::new(),
             waiters,
             wakes: Vec::with_capacity(SLOTS as usize),
+            summons: Summons::default(),
             rung: Vec::with_capacity(BELLS_MAX),
             cursor: 0,
             detached: false,
@@ -129,6 +135,7 @@ impl Family {
             records: &mut self.records,
             live: &self.live,
             wakes: &mut self.wakes,
+            summons: &mut self.summons,
             detached: self.detached,
             busy: &mut self.busy,
             shared,
@@ -157,6 +164,17 @@ impl Family {
         let count = rung.len();
         shared.counters.bells.add(count as u64);
         let mut work = self.work(now, shared);
+        // With many flows nearly every line is a miss: each step fetches what the next one reads.
+        for &object in &rung {
+            if let Some(flow) = work.flow_of(object) {
+                work.shared.stack.fetch(flow);
+            }
+        }
+        for &object in &rung {
+            if let Some(flow) = work.flow_of(object) {
+                work.shared.stack.fetch_send(flow);
+            }
+        }
         // Who asks comes behind who lets go: a port that was closed a moment ago can be listened on, whichever index it had.
         for &object in &rung {
             if !work.asks(object) {
@@ -225,8 +243,13 @@ impl Family {
 
     /// Writes one eventfd for each slot that was asleep; returns how many.
     pub(super) fn wake(&mut self, status: &LcoreStatus) -> usize {
-        let count = self.wakes.len();
+        let mut count = self.wakes.len();
         let mut is_held_up = false;
+        if self.summons.are_wanted() {
+            let (signals, free) = self.summons.send(status);
+            count += signals;
+            is_held_up = !free;
+        }
         for slot in self.wakes.drain(..) {
             match self.waiters.get(slot as usize).and_then(Option::as_ref) {
                 Some(eventfd) if !is_held_up => {
@@ -252,6 +275,7 @@ impl Family {
         status.counters.families_muted.raise();
         self.muted = true;
         self.waiters.fill_with(|| None);
+        self.summons = Summons::default();
     }
 
     /// A slot has sent its eventfd. It may have been woken in vain before, so it is woken now. A herald is written only when
@@ -345,6 +369,14 @@ impl<'a> Work<'a> {
         self.segments.control.object(object)
     }
 
+    /// The flow behind `object`.
+    fn flow_of(&self, object: u32) -> Option<FlowId> {
+        match self.records.at(object)?.role {
+            Role::Flow(flow) => Some(flow),
+            _ => None,
+        }
+    }
+
     /// Tells everybody who watches `object` that it changed.
     pub(super) fn alert(&mut self, object: u32) {
         self.alert_of(object, News::State);
@@ -355,6 +387,9 @@ impl<'a> Work<'a> {
         let wakes = &mut *self.wakes;
         let wake = |slot| wakes.push(slot);
         readiness::alert(&self.segments.control, object, news, wake);
+        if self.summons.are_wanted() {
+            self.summons.note(object, false);
+        }
     }
 
     /// Tells those who watch `object` once more.

@@ -50,6 +50,21 @@ pub enum Mail {
         /// A non-blocking eventfd.
         eventfd: Arc<OwnedFd>,
     },
+    /// Where the signals of a socket go.
+    Signals {
+        /// The family.
+        owner: Owner,
+        /// The object index.
+        object: u32,
+        /// Its generation, as much as a message carries.
+        generation: u32,
+        /// What has happened to it before counts.
+        is_new: bool,
+        /// Those of urgent data.
+        urgent: bool,
+        /// A non-blocking pipe, open for both ways; None = nowhere.
+        pipe: Option<Arc<OwnedFd>>,
+    },
     /// The process of a cell is gone: what it held is let go.
     ProcessGone {
         /// The family.

@@ -17,9 +17,9 @@
 //! payload    what the payload stage says of the bytes, before anybody acts on them
 //! memory     rings out of channel memory, given to the stack
 //! share      what one family may have of what all share
-//! watch      one connection under observation
 //! post       what the control thread says
 //! report     what is told when somebody asks
+//! watch      one connection under observation
 //! idle       spin, yield, sleep
 //! rest       the sleep itself
 //! ```
@@ -32,6 +32,7 @@ mod counters;
 mod family;
 mod held;
 mod idle;
+mod info;
 mod latency;
 mod listen;
 mod look;
@@ -50,6 +51,7 @@ mod segments;
 mod send_buffer;
 mod share;
 mod status;
+mod summons;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -56,6 +56,8 @@ pub(super) struct Record {
     pub(super) mark: u64,
     /// The soft error that was told last, as an errno.
     pub(super) soft_error: u32,
+    /// The question about it that was answered last.
+    pub(super) info: u32,
     /// TCP_CORK is set.
     pub(super) corked: bool,
     /// The program wants to know when bytes come.

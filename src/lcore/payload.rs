@@ -130,6 +130,16 @@ impl Work<'_> {
         Verdict::Pass
     }
 
+    /// Tells the program of a mark that its flow has got (SO_MARK).
+    pub(super) fn tell_payload_mark(&self, object: u32, cell: &ObjectCell) {
+        let role = self.records.at(object).map(|record| record.role);
+        if let (Some(Role::Flow(flow)), Some(stage)) = (role, self.shared.stage.as_deref()) {
+            cell.fact
+                .payload_mark
+                .store(stage.mark(flow), Ordering::Relaxed);
+        }
+    }
+
     /// A verdict has ended the flow of `object`; nothing is done when it has another one by now.
     pub(super) fn deny(&mut self, object: u32, flow: FlowId) {
         let current = self

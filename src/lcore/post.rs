@@ -42,6 +42,22 @@ impl Lcore {
                     family.add_waiter(slot, eventfd, &status);
                 });
             }
+            Mail::Signals {
+                owner,
+                object,
+                generation,
+                is_new,
+                urgent,
+                pipe,
+            } => {
+                self.with(owner.0 as usize, |family, shared| {
+                    let mut work = family.work(now, shared);
+                    work.set_signals((object, generation), urgent, pipe);
+                    if is_new {
+                        work.make_up(object, urgent);
+                    }
+                });
+            }
             Mail::ProcessGone { owner, cell, pid } => {
                 self.with(owner.0 as usize, |family, shared| {
                     family.process_gone(now, shared, cell, pid);

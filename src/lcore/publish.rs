@@ -195,6 +195,7 @@ impl Work<'_> {
         cell.fact.urgent.store(mark.end, Ordering::Release);
         record.flags |= flag::URGENT;
         cell.host.flags.store(record.flags, Ordering::Release);
+        self.summons.note(object, true);
         true
     }
 
@@ -224,6 +225,7 @@ impl Work<'_> {
                     return None;
                 }
                 told = end;
+                self.tell_payload_mark(object, cell);
             }
             let record = self.records.at_mut(object)?;
             record.rx_seen = facts.rx_total;

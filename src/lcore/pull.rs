@@ -74,6 +74,7 @@ impl Work<'_> {
             self.note_held(object, held);
         }
         if head != record.tx_head {
+            self.tell_payload_mark(object, cell);
             self.shared.latency.pulled();
             // Release: the bytes before it are copied out.
             cell.host.tx_head.store(head, Ordering::Release);

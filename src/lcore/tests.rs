@@ -2,12 +2,14 @@
 
 mod aloft;
 mod held;
+mod info;
 mod lab;
 mod monkey;
 mod payload;
 #[path = "../../tests/support/program.rs"]
 pub(crate) mod program;
 mod several;
+mod summons;
 mod watch;
 
 use core::time::Duration;

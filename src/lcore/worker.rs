@@ -178,8 +178,10 @@ impl Lcore {
         self.watch(now, true);
         self.tx.flush(now);
         // What became different by sending; nothing in nearly every turn.
-        work += self.publish(now);
-        work += self.wake();
+        if self.stack.has_changes() {
+            work += self.publish(now);
+            work += self.wake();
+        }
         self.status.counters.turns.raise();
         if work == 0 {
             self.status.counters.turns_idle.raise();

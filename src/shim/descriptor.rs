@@ -13,8 +13,8 @@ use crate::channel::cell::kind;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::fd::table::{self, Entry};
-use crate::fd::{self, Socket, Target, inflight};
-use crate::ffi::{descriptor, errno, real};
+use crate::fd::{self, Socket, Target, inflight, own, signals};
+use crate::ffi::{async_io, descriptor, errno, real};
 use crate::readiness::urgent;
 use crate::socket::{close as closing, state, stream};
 
@@ -211,6 +211,7 @@ fn control(fd: c_int, command: c_int, argument: usize, kernel: impl Fn() -> c_in
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return duplicated(fd, kernel()),
         libc::F_GETFL | libc::F_SETFL => {}
+        libc::F_SETOWN | async_io::SET_OWNER | async_io::SET_SIGNAL => return summoned(fd, kernel),
         _ => return kernel(),
     }
     match fd::target(fd) {
@@ -225,10 +226,37 @@ fn control(fd: c_int, command: c_int, argument: usize, kernel: impl Fn() -> c_in
             }
             // The kernel ignores bits that it does not know.
             let flags = u32::try_from(argument & 0x7fff_ffff).unwrap_or(0);
-            cvt::done(set_status_flags(socket, flags))
+            cvt::done(change_status_flags(fd, socket, |_| flags))
         }
         _ => kernel(),
     }
+}
+
+/// As `change` says of the present flags. Whoever sets O_ASYNC wants signals from now on.
+fn change_status_flags(fd: c_int, socket: Socket, change: impl Fn(u32) -> u32) -> Result<()> {
+    let before = status_flags(socket)?;
+    set_status_flags(socket, change(before))?;
+    if (before ^ status_flags(socket)?) & signals::ASYNC != 0 {
+        signals::renew(fd, socket);
+    }
+    Ok(())
+}
+
+/// A call that says who gets which signal: the twin keeps it, and of an accepted number a socket of its own.
+fn summoned(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
+    let Target::Socket(socket) = fd::target(fd) else {
+        return kernel();
+    };
+    if socket.accepted
+        && let Err(error) = own::give(fd)
+    {
+        return cvt::done(Err(error));
+    }
+    let result = kernel();
+    if result == 0 {
+        signals::renew(fd, socket);
+    }
+    result
 }
 
 /// ioctl(2).
@@ -236,14 +264,18 @@ fn control(fd: c_int, command: c_int, argument: usize, kernel: impl Fn() -> c_in
 /// # Safety
 /// As for the C function.
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    // SAFETY: the caller's arguments, unchanged.
+    let kernel = || unsafe { real::ioctl(fd, request, argument) };
     if let Target::Socket(socket) = fd::target(fd) {
+        if matches!(request, FIOSETOWN | SIOCSPGRP) {
+            return summoned(fd, kernel);
+        }
         // SAFETY: as the caller promises.
-        if let Some(result) = unsafe { ioctl_on(socket, request, argument) } {
+        if let Some(result) = unsafe { ioctl_on(fd, socket, request, argument) } {
             return cvt::done(result);
         }
     }
-    // SAFETY: the caller's arguments, unchanged.
-    unsafe { real::ioctl(fd, request, argument) }
+    kernel()
 }
 
 /// sockatmark(3), which libc makes with an ioctl that no hook sees.
@@ -258,6 +290,9 @@ pub unsafe fn sockatmark(fd: c_int) -> c_int {
     }
 }
 
+/// FIOSETOWN and SIOCSPGRP.
+const FIOSETOWN: c_ulong = 0x8901;
+const SIOCSPGRP: c_ulong = 0x8902;
 /// SIOCATMARK.
 const ATMARK: c_ulong = 0x8905;
 /// SIOCOUTQNSD.
@@ -267,19 +302,28 @@ const OUTQNSD: c_ulong = 0x894b;
 ///
 /// # Safety
 /// As ioctl(2).
-unsafe fn ioctl_on(socket: Socket, request: c_ulong, argument: usize) -> Option<Result<()>> {
+unsafe fn ioctl_on(
+    fd: c_int,
+    socket: Socket,
+    request: c_ulong,
+    argument: usize,
+) -> Option<Result<()>> {
     let place = argument as *mut c_int;
     let answer: Result<c_int> = match request {
-        libc::FIONBIO => {
+        libc::FIONBIO | libc::FIOASYNC => {
             if place.is_null() {
                 return Some(Err(Errno::FAULT));
             }
             // SAFETY: not null, readable as the caller promises.
             let on = unsafe { place.read_unaligned() } != 0;
-            return Some(set_nonblocking(socket, on));
+            let bit = if request == libc::FIONBIO {
+                u32::try_from(libc::O_NONBLOCK).unwrap_or(0)
+            } else {
+                signals::ASYNC
+            };
+            let change = |flags| if on { flags | bit } else { flags & !bit };
+            return Some(change_status_flags(fd, socket, change));
         }
-        // There are no signals from the stack.
-        libc::FIOASYNC => return Some(Ok(())),
         libc::FIONREAD => unread(socket),
         libc::TIOCOUTQ => queued(socket, stream::queued_bytes),
         OUTQNSD => queued(socket, |cell| {
@@ -300,17 +344,6 @@ unsafe fn ioctl_on(socket: Socket, request: c_ulong, argument: usize) -> Option<
         unsafe { place.write_unaligned(value) };
         Ok(())
     }))
-}
-
-fn set_nonblocking(socket: Socket, on: bool) -> Result<()> {
-    let bit = u32::try_from(libc::O_NONBLOCK).unwrap_or(0);
-    let flags = &state::cell(socket.link, socket.object)?.read.status_flags;
-    if on {
-        flags.fetch_or(bit, Ordering::Relaxed);
-    } else {
-        flags.fetch_and(!bit, Ordering::Relaxed);
-    }
-    Ok(())
 }
 
 /// SIOCATMARK (tcp_ioctl): whether the next byte is urgent.

@@ -18,7 +18,7 @@ use crate::fd::{self, Socket, Target, own, twin};
 use crate::ffi::{real, sockopt};
 use crate::readiness;
 use crate::socket::options::{self, LINGER_ON, Options};
-use crate::socket::{listener, state};
+use crate::socket::{info, listener, state};
 
 /// Options that the channel keeps as they are given; a kernel socket only says whether the value is valid.
 const fn kept_as_given(level: c_int, name: c_int) -> bool {
@@ -302,6 +302,12 @@ pub unsafe fn getsockopt(
         // SAFETY: as the caller promises.
         return cvt::done(unsafe { peer_name(socket, value, len) });
     }
+    if level == sockopt::SOCKET && name == libc::SO_COOKIE && !len.is_null() {
+        // SAFETY: not null; as the caller promises.
+        if (unsafe { len.read_unaligned() } as usize) < size_of::<u64>() {
+            return cvt::done(Err(Errno::INVAL));
+        }
+    }
     let mut buffer = [0; INFO_BYTES];
     match told_by(socket, level, name, &mut buffer) {
         Ok(Some(bytes)) => {
@@ -377,6 +383,11 @@ fn told_by(
         (sockopt::SOCKET, name::ERROR) => Some(options::take_error(link, object)?),
         // Of a listener that came in a message the twin knows nothing.
         (sockopt::SOCKET, libc::SO_ACCEPTCONN) => Some(i32::from(state::listens(cell))),
+        // What the payload stage says is above what the program has set.
+        (sockopt::SOCKET, libc::SO_MARK) => match cell.fact.payload_mark.load(Ordering::Relaxed) {
+            0 => None,
+            mark => Some(mark.cast_signed()),
+        },
         (sockopt::SOCKET, name::KEEPALIVE) => has(option::KEEPALIVE),
         (sockopt::SOCKET, name::REUSEADDR) => has(option::REUSEADDR),
         (sockopt::SOCKET, name::REUSEPORT) => has(option::REUSEPORT),
@@ -401,6 +412,11 @@ fn told_by(
         }
         (sockopt::IP, name::TOS) => i32::try_from(kept.tos).ok(),
         (sockopt::IP, name::TTL) => positive(kept.ttl),
+        // A copy of the spare socket would give all of them one cookie.
+        (sockopt::SOCKET, libc::SO_COOKIE) if socket.accepted => {
+            return Ok(Some(put(buffer, &[&cookie(socket).to_ne_bytes()])));
+        }
+        (sockopt::SOCKET, libc::SO_MEMINFO) => return Ok(Some(memory_info(cell, &kept, buffer))),
         (sockopt::SOCKET, name::LINGER) => {
             let seconds = i32::try_from(kept.linger & !LINGER_ON).unwrap_or(i32::MAX);
             let on = i32::from(kept.linger & LINGER_ON != 0);
@@ -428,6 +444,48 @@ fn told_by(
     Ok(value.map(|value| put(buffer, &[&value.to_ne_bytes()])))
 }
 
+/// The cookie of an accepted connection: none that the kernel gives, which counts from 1.
+fn cookie(socket: Socket) -> u64 {
+    const OURS: u64 = 0x4b4e << 48;
+    let object = u64::from(socket.object.generation) << 24 | u64::from(socket.object.index);
+    OURS | object & !(0xffff << 48)
+}
+
+/// SO_MEMINFO (sk_get_meminfo) in the terms of the rings: bytes received and unread, SO_RCVBUF, bytes sent and not acknowledged,
+/// SO_SNDBUF, nothing allotted ahead, bytes queued for sending, no option memory, no backlog, no drops.
+fn memory_info<'a>(
+    cell: &ObjectCell,
+    kept: &Options,
+    buffer: &'a mut [u8; INFO_BYTES],
+) -> &'a [u8] {
+    let bytes = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+    let usual = |name| {
+        let spare = twin::spare().and_then(|spare| sockopt::number(spare, sockopt::SOCKET, name));
+        spare.ok().and_then(|size| u32::try_from(size).ok())
+    };
+    let size = |kept: u32, name| {
+        if kept == 0 {
+            usual(name).unwrap_or(0)
+        } else {
+            kept
+        }
+    };
+    let queued = bytes(crate::socket::stream::queued_bytes(cell));
+    let words = [
+        bytes(readiness::readable_bytes(cell)),
+        size(kept.rcvbuf, name::RCVBUF),
+        queued,
+        size(kept.sndbuf, name::SNDBUF),
+        0,
+        queued,
+        0,
+        0,
+        0,
+    ];
+    let words = words.map(u32::to_ne_bytes);
+    put(buffer, &words.each_ref().map(<[u8; 4]>::as_slice))
+}
+
 /// Bytes of the IP and TCP headers without options.
 const HEADERS: u32 = 40;
 
@@ -448,33 +506,58 @@ fn put_micros(buffer: &mut [u8; INFO_BYTES], micros: u64) -> &[u8] {
     put(buffer, &[&seconds.to_ne_bytes(), &rest.to_ne_bytes()])
 }
 
-/// Bytes of struct tcp_info as of Linux 2.6, which every later one begins with.
-const INFO_BYTES: usize = 104;
+/// Bytes of the largest struct tcp_info that we know of, and some.
+const INFO_BYTES: usize = 512;
 
-/// TCP_INFO from the facts of the stack.
+/// TCP_INFO from what the stack says; fields that it does not know are 0 (docs/compatibility.md names those it does).
 fn info(socket: Socket, buffer: &mut [u8; INFO_BYTES]) -> Result<&[u8]> {
-    let facts = options::info(socket.link, socket.object)?;
+    let facts = info::info(socket.link, socket.object)?;
     let cell = state::cell(socket.link, socket.object)?;
+    // As many bytes as this kernel has.
+    let size = sockopt::read(twin::spare()?, sockopt::TCP, name::INFO, buffer)?;
+    buffer.fill(0);
+    let mss = facts.mss.max(1);
+    let segments = |bytes: u64| u32::try_from(bytes.div_ceil(u64::from(mss))).unwrap_or(u32::MAX);
+    let small = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     let listens = cell.host.kind.load(Ordering::Acquire) == kind::LISTENER;
-    let number = linux_state(facts.state, listens);
-    let mut at = |offset: usize, value: u32| {
+    // State is the first byte, the scale of our window the upper half of the seventh.
+    let scale = facts.window_shift << 4;
+    let offsets = [
+        (0, linux_state(facts.state, listens)),
+        (16, facts.mss),
+        // What the peer sends at most, which is what we have announced.
+        (20, facts.mss),
+        (24, segments(u64::from(facts.in_flight))),
+        (52, facts.silent_ms),
+        (56, facts.silent_ms),
+        (60, facts.mtu),
+        (64, facts.window),
+        (68, facts.srtt_us),
+        (80, segments(u64::from(facts.congestion_window))),
+        (84, facts.mss),
+        // TCP_FASTRETRANS_THRESH: three acknowledgements again.
+        (88, 3),
+        (96, facts.backed),
+        (100, facts.retransmits),
+        (136, facts.segments),
+        (144, small(facts.unsent)),
+        (232, facts.window),
+    ];
+    for (offset, value) in offsets {
         if let Some(place) = buffer.get_mut(offset..offset + 4) {
             place.copy_from_slice(&value.to_ne_bytes());
         }
-    };
-    // tcpi_state is the first byte; snd_mss, unacked segments, pmtu, rtt, advmss, total_retrans at their places.
-    at(0, number);
-    at(16, facts.mss);
-    at(20, facts.mss);
-    let mss = u64::from(facts.mss.max(1));
-    at(
-        24,
-        u32::try_from(facts.unacked_bytes.div_ceil(mss)).unwrap_or(u32::MAX),
-    );
-    at(68, facts.srtt_us);
-    at(84, facts.mss);
-    at(100, facts.retransmits);
-    Ok(buffer)
+    }
+    let sent = facts.acked + u64::from(facts.in_flight);
+    for (offset, value) in [(120, facts.acked), (128, facts.received), (200, sent)] {
+        if let Some(place) = buffer.get_mut(offset..offset + 8) {
+            place.copy_from_slice(&value.to_ne_bytes());
+        }
+    }
+    if let (Some(place), Ok(scale)) = (buffer.get_mut(6), u8::try_from(scale)) {
+        *place = scale;
+    }
+    buffer.get(..size).ok_or(Errno::INVAL)
 }
 
 /// The numbers of Linux' tcp_states.h for [`crate::stack::FlowState`].

@@ -12,11 +12,13 @@ use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespe
 
 use super::socket::is_nonblocking;
 use super::{control, cvt, message};
+use crate::channel::cell::kind;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::fd::inflight::InFlight;
 use crate::fd::{Socket, accelerated};
 use crate::ffi::real;
+use crate::readiness::readable_bytes;
 use crate::socket::state;
 use crate::socket::stream::{self, RecvFlags};
 
@@ -62,6 +64,12 @@ fn receive_nowhere(socket: Socket, len: size_t, flags: c_int) -> Result<usize> {
         // The urgent byte is taken all the same (tcp_recv_urg).
         receive(socket, &mut [], flags)?;
         return if len == 0 { Ok(0) } else { Err(Errno::FAULT) };
+    }
+    let cell = state::cell(socket.link, socket.object)?;
+    let is_stream = cell.host.kind.load(Ordering::Acquire) == kind::STREAM;
+    if len == 0 && flags & libc::MSG_ERRQUEUE == 0 && is_stream && readable_bytes(cell) > 0 {
+        // Whatever it is, an urgent byte as well.
+        return Ok(0);
     }
     let mut buffer = [0; DISCARDED_BYTES];
     let (want, flags) = if len > 0 && flags & libc::MSG_TRUNC != 0 {

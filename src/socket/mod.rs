@@ -8,6 +8,7 @@
 pub mod close;
 pub mod connect;
 pub mod hold;
+pub mod info;
 pub mod interest;
 pub mod listener;
 pub mod options;

@@ -169,37 +169,3 @@ pub fn take_error(link: &Link, object: Object) -> Result<i32> {
     let cell = state::cell(link, object)?;
     Ok(state::take_error(cell).map_or(0, crate::errno::Errno::raw_os_error))
 }
-
-/// What TCP_INFO tells of an object.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Info {
-    /// [`crate::stack::FlowState`] as a number.
-    pub state: u32,
-    /// Smoothed round-trip time in microseconds.
-    pub srtt_us: u32,
-    /// Segments sent again.
-    pub retransmits: u32,
-    /// Segment size towards the peer in bytes.
-    pub mss: u32,
-    /// Bytes written and not acknowledged.
-    pub unacked_bytes: u64,
-    /// Bytes received and not read.
-    pub unread_bytes: u64,
-}
-
-/// The facts behind TCP_INFO.
-///
-/// # Errors
-/// EBADF for a handle that is no more.
-pub fn info(link: &Link, object: Object) -> Result<Info> {
-    let cell = state::cell(link, object)?;
-    let word = |word: &AtomicU32| word.load(Ordering::Relaxed);
-    Ok(Info {
-        state: word(&cell.fact.tcp_state),
-        srtt_us: word(&cell.fact.srtt_us),
-        retransmits: word(&cell.fact.retransmits),
-        mss: word(&cell.fact.mss),
-        unacked_bytes: super::stream::queued_bytes(cell),
-        unread_bytes: crate::readiness::readable_bytes(cell),
-    })
-}

@@ -79,6 +79,17 @@ impl End {
     }
 }
 
+/// Fetches what the program is about to read of `object`, and the place of its answer: both lie on pages of their own, so that
+/// with many connections each of them misses.
+pub fn fetch(link: &Link, object: Object, cell: &ObjectCell) {
+    let capacity = link.control.layout().rx_bytes(object.index);
+    let ready = byte_ring::readable(&cell.host, &cell.read, capacity, 0, u64::from(capacity));
+    if !ready.range.is_empty() {
+        link.receive.fetch(object.index, ready.range);
+        link.control.tx_fetch(object.index);
+    }
+}
+
 /// recv(2) and its kin into `parts`. A blocking call waits for the first byte (SO_RCVLOWAT, or all of them with MSG_WAITALL)
 /// or SO_RCVTIMEO; bytes already taken are always returned.
 ///

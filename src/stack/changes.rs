@@ -68,6 +68,11 @@ impl Changes {
         mark.place = u32::try_from(self.list.len()).unwrap_or(0);
     }
 
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
     /// Hands all changes out. `forget` is called for each, so that the flow's mark is cleared.
     pub(crate) fn take(&mut self, into: &mut Vec<Change>, mut forget: impl FnMut(&Change)) {
         for change in self.list.drain(..).flatten() {

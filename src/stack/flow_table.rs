@@ -184,6 +184,11 @@ impl Cold {
         prefetch::line(self.places.send);
     }
 
+    /// Fetches the start of the send buffer.
+    pub(crate) fn prefetch_send(&self) {
+        prefetch::line(self.places.send);
+    }
+
     fn vacant() -> Self {
         Self {
             token: 0,
@@ -388,6 +393,16 @@ impl FlowTable {
             prefetch::value(slot);
         }
         hash
+    }
+
+    /// Fetches both parts of the flow at `index`.
+    pub(crate) fn prefetch_at(&self, index: u32) {
+        if let (Some(hot), Some(cold)) =
+            (self.hot.get(index as usize), self.cold.get(index as usize))
+        {
+            prefetch::value(hot);
+            prefetch::value(cold);
+        }
     }
 
     /// Fetches both parts of the flow that probably has this hash, and returns its index.

@@ -264,7 +264,8 @@ impl NeighborTable {
         emit: &mut dyn FnMut(ArpFrame) -> bool,
         failed: &mut dyn FnMut(Ipv4Addr),
     ) {
-        if !self.poll_announcements(now, emit) {
+        let announces = !self.announcing.is_empty() || !self.defended.is_empty();
+        if announces && !self.poll_announcements(now, emit) {
             return;
         }
         while let Some((due, address)) = self.timers.first().copied() {

@@ -166,6 +166,24 @@ impl Stack {
         FlowTable::BYTES_PER_FLOW + TimerWheel::BYTES_PER_TIMER
     }
 
+    /// Fetches the tables' lines of a flow that will soon be handed bytes, with many flows; [`Stack::fetch_send`] comes next.
+    pub fn fetch(&self, flow: FlowId) {
+        if self.table.live() >= self.prefetch_from {
+            self.table.prefetch_at(flow.index);
+            self.wheel.prefetch(flow.index);
+        }
+    }
+
+    /// Fetches the socket and the send buffer of a flow that was fetched a moment ago.
+    pub fn fetch_send(&self, flow: FlowId) {
+        if self.table.live() >= self.prefetch_from
+            && let Some((hot, cold)) = self.table.look(flow.index)
+        {
+            hot.engine.prefetch();
+            cold.prefetch_send();
+        }
+    }
+
     /// What the stack was told.
     #[must_use]
     pub fn config(&self) -> &StackConfig {
@@ -353,6 +371,12 @@ impl Stack {
         self.table.iter().filter_map(|(index, _, cold)| {
             Some((self.table.id(index), cold.token, self.facts_of(index)?))
         })
+    }
+
+    /// Whether something became different since [`Stack::take_changes`].
+    #[must_use]
+    pub fn has_changes(&self) -> bool {
+        !self.changes.is_empty()
     }
 
     /// Hands out what became different since the last call, in order; a flow stands in it at most once.

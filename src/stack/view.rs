@@ -9,6 +9,7 @@ use super::flow_table::{Flags, Phase};
 use super::input::snd_una;
 use super::stack::Stack;
 use super::tracker::ahead;
+use crate::id::FlowId;
 use crate::time::Instant;
 
 /// How far a flow has come on its way to a program.
@@ -128,6 +129,12 @@ impl Stack {
         remote: SocketAddrV4,
     ) -> Option<FlowView> {
         self.view_flow(now, self.table.lookup(FlowKey { local, remote })?)
+    }
+
+    /// One flow.
+    #[must_use]
+    pub fn view_of(&self, now: Instant, flow: FlowId) -> Option<FlowView> {
+        self.view_flow(now, self.table.resolve(flow)?)
     }
 
     fn view_flow(&self, now: Instant, index: u32) -> Option<FlowView> {

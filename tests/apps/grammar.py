@@ -8,13 +8,14 @@ drain follows. Left out is what tests/conformance/differences.txt lists.
 STREAM, LISTENER, FRESH, EPOLL, PIPE_IN, PIPE_OUT = "stream", "listener", "fresh", "epoll", "pipe in", "pipe out"
 SHUT, GONE = "shut", "gone"
 
-POLL = ["IN", "OUT", "RDHUP", "IN|OUT", "IN|OUT|RDHUP", "IN|RDHUP", "0", "PRI|IN", "RDNORM", "WRNORM"]
-INTEREST = ["IN", "OUT", "IN|OUT", "IN|RDHUP", "IN|OUT|RDHUP", "0", "RDHUP"]
+POLL = ["IN", "OUT", "RDHUP", "IN|OUT", "IN|OUT|RDHUP", "IN|RDHUP", "0", "PRI", "PRI|IN", "PRI|IN|OUT", "RDNORM", "WRNORM"]
+INTEREST = ["IN", "OUT", "IN|OUT", "IN|RDHUP", "IN|OUT|RDHUP", "0", "RDHUP", "IN|PRI", "PRI"]
 MODES = ["", "", "|ET", "|ET", "|ONESHOT", "|ET|ONESHOT"]
 SENDS = ["send", "send", "send", "write", "writev", "sendto", "sendmsg", "sendmmsg"]
 RECEIVES = ["recv", "recv", "recv", "recvfrom", "recvmsg", "recvmmsg"]
-SWITCHES = ["SO_KEEPALIVE", "SO_REUSEADDR", "TCP_NODELAY", "SO_OOBINLINE", "TCP_QUICKACK"]
-NUMBERS = [("SO_RCVLOWAT", [1, 2, 50]), ("TCP_KEEPIDLE", [5, 70]), ("TCP_USER_TIMEOUT", [0, 9000]), ("IP_TOS", [0, 16]), ("SO_PRIORITY", [0, 5])]
+SWITCHES = ["SO_KEEPALIVE", "SO_REUSEADDR", "TCP_NODELAY", "SO_OOBINLINE", "TCP_QUICKACK", "SO_TIMESTAMP", "SO_TIMESTAMPNS", "IP_RECVERR"]
+NUMBERS = [("SO_RCVLOWAT", [1, 2, 50]), ("TCP_KEEPIDLE", [5, 70]), ("TCP_USER_TIMEOUT", [0, 9000]), ("IP_TOS", [0, 16]), ("SO_PRIORITY", [0, 5]),
+           ("SO_PEEK_OFF", [-1, 0, 3]), ("IP_MINTTL", [0, 64]), ("TCP_NOTSENT_LOWAT", [0, 100_000]), ("TCP_LINGER2", [0, 5]), ("TCP_SYNCNT", [2, 6])]
 MOST_BYTES = 300
 MOST_NAMES = 14
 
@@ -62,7 +63,7 @@ class Draw:
             (14, self.poll), (5, self.polls), (4, self.select), (16, self.control), (16, self.wait), (6, self.shutdown), (7, self.close),
             (3, self.reset), (4, self.dup), (2, self.dup2), (5, self.connect), (6, self.accept), (2, self.listen), (2, self.bind),
             (4, self.option), (4, self.error), (3, self.look), (2, self.flags), (1, self.fill), (2, self.child), (1, self.info), (1, self.move),
-            (1, self.small), (2, self.task), (1, self.nested),
+            (1, self.small), (2, self.task), (1, self.nested), (5, self.urgent), (2, self.held), (2, self.message), (1, self.owner),
         ]
         if len(self.kinds) < 2:
             calls = [(3, self.pair), (2, self.listener), (1, self.fresh)]
@@ -111,6 +112,55 @@ class Draw:
     def receive(self):
         flags = self.pick(["DONTWAIT"] * 8 + ["DONTWAIT|PEEK", "DONTWAIT|WAITALL", "DONTWAIT|TRUNC", "DONTWAIT|PEEK|TRUNC", "DONTWAIT|ERRQUEUE"])
         self.add("recv", self.some(STREAM, STREAM, FRESH), self.pick([0, 1, 7, 64, MOST_BYTES, 5000]), flags, self.pick(RECEIVES))
+
+    def ends(self):
+        """Both ends of a living connection, in any order; None when there is none."""
+        pairs = [line.split()[1:3] for line in self.lines if line.startswith("pair ")]
+        live = [pair for pair in pairs if all(self.kinds.get(name) == STREAM for name in pair)]
+        return self.random.sample(self.pick(live), 2) if live else None
+
+    def urgent(self):
+        """A mark, and what its reader sees of it."""
+        ends = self.ends()
+        if not ends:
+            return
+        writer, reader = ends
+        self.add("send", writer, self.random.randint(0, 9), "DONTWAIT|NOSIGNAL|OOB", self.pick(["send", "sendmsg", "sendto"]))
+        # Linux takes the mark of what lies behind a gap, or is read at this moment, sooner or later.
+        self.add("pause", 5)
+        for _ in range(self.random.randint(0, 4)):
+            self.pick([
+                lambda: self.add("recv", reader, self.pick([0, 1, 5]), self.pick(["OOB", "OOB|PEEK", "OOB|DONTWAIT"]), self.pick(["recv", "recvmsg"])),
+                lambda: self.add("recv", reader, self.pick([1, 7, MOST_BYTES]), self.pick(["DONTWAIT", "DONTWAIT|PEEK", "DONTWAIT|WAITALL"])),
+                lambda: self.add("sockatmark", reader),
+                lambda: self.add("ioctl", reader, self.pick(["SIOCATMARK", "FIONREAD"])),
+                lambda: self.add("poll", reader, self.pick(["PRI", "PRI|IN", "IN"])),
+                lambda: self.add("select", reader, "rwx"),
+                lambda: self.add("message", reader, self.pick([0, 1, 9]), self.pick(["DONTWAIT", "OOB"])),
+                lambda: self.add("set", reader, "SO_OOBINLINE", self.pick([0, 1])),
+                self.wait,
+            ])()
+
+    def held(self):
+        """Bytes that wait behind a cork or for more, and what lets them go."""
+        ends = self.ends()
+        if not ends:
+            return
+        writer, reader = ends
+        corked = self.random.random() < 0.5
+        if corked:
+            self.add("set", writer, "TCP_CORK", 1)
+        self.add("send", writer, self.random.randint(1, 90), "DONTWAIT|NOSIGNAL" + ("" if corked else "|MORE"))
+        if self.random.random() < 0.5:
+            self.add(*self.pick([["ioctl", reader, "FIONREAD"], ["ioctl", writer, "SIOCOUTQNSD"], ["send", writer, 9, "DONTWAIT|NOSIGNAL|MORE"]]))
+        self.add(*(["set", writer, "TCP_CORK", 0] if corked else ["send", writer, 3, "DONTWAIT|NOSIGNAL"]))
+        self.add("pause", 5)
+
+    def message(self):
+        self.add("message", self.some(STREAM, STREAM, FRESH), self.pick([0, 1, 50]), self.pick(["DONTWAIT", "DONTWAIT|PEEK", "DONTWAIT|TRUNC"]))
+
+    def owner(self):
+        self.add("fcntl", self.some(STREAM, LISTENER, FRESH), *self.pick([["F_SETOWN", "self"], ["F_SETOWN", 0], ["F_GETOWN"], ["F_GETSIG"]]))
 
     def poll(self):
         self.add("poll", self.some(STREAM, LISTENER, FRESH), self.pick(POLL))

@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import resource
 import socket
 import struct
 import subprocess
@@ -243,6 +244,42 @@ def segments_are_dropped_until_the_flow_is_reset(stage):
         assert lab.stats()["payload_segments_dropped"] >= 3
 
 
+def what_cannot_be_looked_at_does_not_pass(stage):
+    with stage.up() as lab:
+        stage.use([stage.pattern("inbad", direction="rx")])
+
+        def accepts():
+            with contextlib.suppress(OSError):
+                lab.connect(6379).close()
+                return True
+            return False
+
+        stage.redis(accepts)
+        found = subprocess.run(["ip", "netns", "pids", f"knet-{lab.name}-s"], stdout=subprocess.PIPE, text=True, check=True)
+        host = next(pid for pid in map(int, found.stdout.split()) if comm(pid).startswith("knetd"))
+        with open(f"/proc/{host}/statm", encoding="ascii") as file:
+            size = int(file.read().split()[0]) * resource.getpagesize()
+        # Room for what the host does all day, and none to map the rings once more.
+        soft, hard = resource.prlimit(host, resource.RLIMIT_AS)
+        resource.prlimit(host, resource.RLIMIT_AS, (size + (32 << 20), hard))
+        peer = lab.connect(6379)
+        peer.sendall(b"PING\r\n")
+        assert is_reset(peer)
+        peer.close()
+        stats = lab.stats()
+        assert (stats["payload_failed"], stats["payload_flows_reset"]) == (1, 1), stats
+        with open(os.path.join(lab.state, "server-host.log"), encoding="utf-8") as file:
+            assert "payload event=no_mapping" in file.read()
+        resource.prlimit(host, resource.RLIMIT_AS, (soft, hard))
+        with contextlib.closing(lab.connect(6379)) as peer:
+            assert ask(peer, b"PING\r\n") == b"+PONG\r\n", "the next one is looked at"
+
+
+def comm(pid):
+    with open(f"/proc/{pid}/comm", encoding="ascii") as file:
+        return file.read().strip()
+
+
 def marks_and_mirrors(stage):
     with stage.up() as lab:
         mirror = os.path.join(lab.work, "mirror.pcap")
@@ -289,6 +326,33 @@ def both_ends_hide_what_is_on_the_wire(stage):
         assert cli("ping") != "PONG"
 
 
+def a_mark_is_a_socket_option(stage):
+    with stage.up() as lab:
+        stage.use([stage.pattern("marked", direction="rx", on_match="mark", mark=42)])
+        lab.start("server", "python3", "-c", MARKS, log="marks.log")
+
+        def open_():
+            with contextlib.suppress(OSError):
+                return lab.connect(7000)
+            return None
+
+        peer = wait_for("the server listens", open_, 20)
+        assert ask(peer, b"plain") == b"0"
+        assert ask(peer, b"so marked") == b"42"
+        assert ask(peer, b"plain") == b"42", "the last mark of the connection"
+        peer.close()
+
+
+MARKS = f"""
+import socket
+s = socket.create_server(("{SERVER}", 7000))
+while True:
+    peer, _ = s.accept()
+    while peer.recv(100):
+        peer.sendall(b"%d" % peer.getsockopt(socket.SOL_SOCKET, socket.SO_MARK))
+"""
+
+
 def a_rule_that_cannot_be_loaded_is_told(stage):
     with stage.up() as lab:
         rules = stage.file("rules", 'fine\n"open\n')
@@ -320,7 +384,9 @@ if __name__ == "__main__":
             redis_goes_on_when_the_gpu_hangs,
             nginx_does_not_send_a_forbidden_page,
             segments_are_dropped_until_the_flow_is_reset,
+            what_cannot_be_looked_at_does_not_pass,
             marks_and_mirrors,
+            a_mark_is_a_socket_option,
             both_ends_hide_what_is_on_the_wire,
             a_rule_that_cannot_be_loaded_is_told,
         ],

@@ -88,6 +88,24 @@ static long peer_reads_to_end(struct link *this)
     }
 }
 
+/* Bytes of which the last one is urgent. */
+static long peer_urges(struct link *this, long count)
+{
+    unsigned char part[256];
+    fill_pattern(part, this->sent, count);
+    if (send(this->fd, part, (size_t)count, MSG_OOB | MSG_NOSIGNAL) != count) return -1;
+    this->sent += count;
+    return 0;
+}
+
+/* The urgent byte. */
+static long peer_marked(struct link *this)
+{
+    unsigned char byte;
+    if (!waits(this->fd, POLLPRI) || recv(this->fd, &byte, 1, MSG_OOB) != 1) return -1;
+    return byte;
+}
+
 static long peer_does(const char *what, long a, long b, const char *host)
 {
     struct link *this = a >= 0 && a < 64 ? &links[a] : &links[0];
@@ -115,6 +133,12 @@ static long peer_does(const char *what, long a, long b, const char *host)
     }
     if (strcmp(what, "send") == 0) return peer_sends(this, b);
     if (strcmp(what, "recv") == 0) return peer_receives(this, b);
+    if (strcmp(what, "urge") == 0) return peer_urges(this, b);
+    if (strcmp(what, "mark") == 0) return peer_marked(this);
+    if (strcmp(what, "near") == 0) { /* LINK TTL: only packets that come with so much */
+        int least = (int)b;
+        return setsockopt(this->fd, IPPROTO_IP, IP_MINTTL, &least, sizeof least);
+    }
     if (strcmp(what, "exchange") == 0) return exchange(this->fd, b);
     if (strcmp(what, "end") == 0) return peer_reads_to_end(this);
     if (strcmp(what, "shut") == 0) return shutdown(this->fd, (int)b);

@@ -47,24 +47,26 @@ pub(super) struct Receive {
     borrowed: bool,
     /// When it was polled last.
     polled: Instant,
+    /// What a burst is received into: kept, because most turns receive nothing and clearing it would be their largest part.
+    slots: [Slot; BURST_MAX],
 }
 
 // SAFETY: the queue's receive calls are made through `&mut self` only; DPDK asks for one thread at a
 // time, not for the same one.
 unsafe impl Send for Receive {}
 
-/// Received slots, given back at the end of the call, also by a panic of the receiver of the frames.
+/// The received slots at the front of `slots`, given back at the end of the call, also by a panic of the receiver of the frames.
 struct Received<'a> {
     from: &'a Receive,
-    slots: [Slot; BURST_MAX],
     count: usize,
 }
 
 impl Drop for Received<'_> {
     fn drop(&mut self) {
         let count = u32::try_from(self.count).unwrap_or(0);
+        let slots = &self.from.slots;
         // SAFETY: the first `count` slots came from `rx_burst` and no frame is borrowed any more.
-        unsafe { (self.from.port.table.free)(self.from.queue, self.slots.as_ptr(), count) };
+        unsafe { (self.from.port.table.free)(self.from.queue, slots.as_ptr(), count) };
     }
 }
 
@@ -76,6 +78,7 @@ impl Receive {
             queue,
             borrowed: false,
             polled: Instant::ZERO,
+            slots: [Slot::EMPTY; BURST_MAX],
         }
     }
 }
@@ -94,24 +97,22 @@ impl RxQueue for Receive {
         if !self.borrowed {
             enter(self.port.table);
         }
-        let mut slots = [Slot::EMPTY; BURST_MAX];
+        let slots = self.slots.as_mut_ptr();
         // SAFETY: the queue is this half's, there is room for SLOTS_MAX slots.
-        let count =
-            unsafe { (self.port.table.rx_burst)(self.queue, slots.as_mut_ptr(), SLOTS_MAX) };
+        let count = unsafe { (self.port.table.rx_burst)(self.queue, slots, SLOTS_MAX) };
         if count == 0 {
             return 0;
         }
         let count = (count as usize).min(BURST_MAX);
-        let received = Received {
-            from: self,
-            slots,
-            count,
-        };
+        let received = Received { from: self, count };
         let mut frames: [RxFrame<'_>; BURST_MAX] = core::array::from_fn(|_| RxFrame {
             bytes: &mut [],
             meta: RxMeta::default(),
         });
-        for (frame, slot) in frames.iter_mut().zip(received.slots.iter().take(count)) {
+        for (frame, slot) in frames
+            .iter_mut()
+            .zip(received.from.slots.iter().take(count))
+        {
             // SAFETY: `len` bytes at `data` are this slot's alone until it is given back.
             frame.bytes = unsafe { core::slice::from_raw_parts_mut(slot.data, slot.len as usize) };
             frame.meta = rx_meta(slot.flags);
@@ -194,10 +195,45 @@ impl Transmit {
         }
     }
 
-    /// Takes buffers for the rest of the burst (for a large frame only the one that is needed).
+    /// Brings an empty buffer for a frame of `len` bytes to the front of the empty ones. Large and usual frames take turns in a stream, so
+    /// that buffers of the other kind stay. False when there is none.
+    fn bring(&mut self, len: usize) -> bool {
+        let large = len > self.mbuf_room;
+        let usual_room = self.mbuf_room;
+        let fits = |slot: &Slot| slot.len as usize >= len;
+        let is_own = |slot: &Slot| fits(slot) && (slot.len as usize > usual_room) == large;
+        if self.empty().first().is_some_and(is_own) {
+            return true;
+        }
+        let mut found = self.empty().iter().position(is_own);
+        if found.is_none() {
+            if large && self.allocated == BURST_MAX {
+                self.release_from(BURST_MAX - 1);
+            }
+            let fresh = self.allocated - self.committed;
+            // A large buffer does for a usual frame as well.
+            found = if self.refill(len) && self.empty().get(fresh).is_some_and(fits) {
+                Some(fresh)
+            } else {
+                self.empty().iter().position(fits)
+            };
+        }
+        if let Some(at) = found {
+            self.slots.swap(self.committed, self.committed + at);
+        }
+        found.is_some()
+    }
+
+    fn empty(&self) -> &[Slot] {
+        self.slots
+            .get(self.committed..self.allocated)
+            .unwrap_or(&[])
+    }
+
+    /// Takes buffers for the rest of the burst (for a large frame only the one that is needed); false when there are none.
     fn refill(&mut self, len: usize) -> bool {
         let end = if len > self.mbuf_room {
-            self.committed + 1
+            self.allocated + 1
         } else {
             BURST_MAX
         };
@@ -211,17 +247,18 @@ impl Transmit {
         let got =
             unsafe { (self.port.table.tx_alloc)(self.queue, free.as_mut_ptr(), wanted, bytes) };
         self.allocated += (got as usize).min(free.len());
-        self.allocated > self.committed
+        got > 0
     }
 
-    /// Gives the empty buffers back.
-    fn release(&mut self) {
-        if let Some(empty) = self.slots.get(self.committed..self.allocated) {
+    /// Gives the empty buffers from place `from` on back.
+    fn release_from(&mut self, from: usize) {
+        let from = from.max(self.committed);
+        if let Some(empty) = self.slots.get(from..self.allocated) {
             let count = u32::try_from(empty.len()).unwrap_or(0);
             // SAFETY: these slots came from `tx_alloc` and were not sent.
             unsafe { (self.port.table.free)(self.queue, empty.as_ptr(), count) };
+            self.allocated = from;
         }
-        self.allocated = self.committed;
     }
 }
 
@@ -230,11 +267,7 @@ impl TxQueue for Transmit {
         if self.committed == BURST_MAX {
             return None;
         }
-        let fits = |slot: Option<&Slot>| slot.is_some_and(|slot| slot.len as usize >= len);
-        if self.committed < self.allocated && !fits(self.slots.get(self.committed)) {
-            self.release();
-        }
-        if self.committed == self.allocated && !self.refill(len) {
+        if !self.bring(len) {
             return None;
         }
         let slot = self
@@ -292,6 +325,6 @@ impl TxQueue for Transmit {
 impl Drop for Transmit {
     fn drop(&mut self) {
         self.committed = 0;
-        self.release();
+        self.release_from(0);
     }
 }

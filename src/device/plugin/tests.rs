@@ -20,6 +20,10 @@ struct Fake {
     sent: Vec<(Vec<u8>, u16, u16)>,
     receive: Vec<Vec<u8>>,
     stopped: usize,
+    /// Buffers that were ever taken.
+    made: usize,
+    /// There are large ones as well.
+    has_large: bool,
 }
 
 // One test at a time: the table has no place for a context before `queue`.
@@ -35,14 +39,22 @@ fn with<T>(call: impl FnOnce(&mut Fake) -> T) -> T {
 
 const ROOM: usize = 2048;
 
+const LARGE: usize = 40_000;
+
 fn buffer(fake: &mut Fake) -> Option<Slot> {
+    buffer_of(fake, ROOM)
+}
+
+fn buffer_of(fake: &mut Fake, room: usize) -> Option<Slot> {
     (fake.out < fake.limit).then(|| {
         fake.out += 1;
-        let data = Box::into_raw(Box::new([0_u8; ROOM]));
+        fake.made += 1;
+        let mut bytes = Box::new(vec![0_u8; room]);
+        let data = bytes.as_mut_ptr();
         Slot {
-            handle: data.cast(),
-            data: data.cast(),
-            len: ROOM as u32,
+            handle: Box::into_raw(bytes).cast(),
+            data,
+            len: room as u32,
             ..Slot::EMPTY
         }
     })
@@ -98,19 +110,22 @@ unsafe extern "C" fn free(_: *mut Queue, slots: *const Slot, count: u32) {
     let slots = unsafe { core::slice::from_raw_parts(slots, count as usize) };
     for slot in slots {
         // SAFETY: made by `buffer`.
-        drop(unsafe { Box::from_raw(slot.handle.cast::<[u8; ROOM]>()) });
+        drop(unsafe { Box::from_raw(slot.handle.cast::<Vec<u8>>()) });
         with(|fake| fake.out -= 1);
     }
 }
 unsafe extern "C" fn tx_alloc(_: *mut Queue, slots: *mut Slot, count: u32, bytes: u32) -> u32 {
-    if bytes as usize > ROOM {
-        return 0;
-    }
+    let large = with(|fake| fake.has_large);
+    let room = match bytes as usize {
+        0..=ROOM => ROOM,
+        ..=LARGE if large => LARGE,
+        _ => return 0,
+    };
     // SAFETY: the caller has room for `count` slots.
     let slots = unsafe { core::slice::from_raw_parts_mut(slots, count as usize) };
     with(|fake| {
         for (index, place) in slots.iter_mut().enumerate() {
-            let Some(slot) = buffer(fake) else {
+            let Some(slot) = buffer_of(fake, room) else {
                 return index as u32;
             };
             *place = slot;
@@ -273,6 +288,65 @@ fn a_frame_larger_than_every_buffer_is_refused_and_keeps_the_burst() {
     with(|fake| fake.takes = vec![2]);
     assert_eq!(transmit.flush(Instant::ZERO), 2);
     assert_eq!(with(|fake| fake.sent.len()), 2);
+}
+
+#[test]
+fn large_and_usual_frames_in_turns_keep_each_others_buffers() {
+    let _turn = turn();
+    let mut device = device(100);
+    with(|fake| fake.has_large = true);
+    let (_receive, mut transmit) = device.queue_pair(0).unwrap();
+    let mut sent = 0;
+    for round in 0..50_usize {
+        for len in [60, 30_000, 60, 30_000] {
+            // A look whether a large one can be had, as the stack does, takes nothing away.
+            assert!(transmit.alloc(LARGE).is_some());
+            let room = transmit.alloc(len).unwrap();
+            room.fill(round as u8);
+            transmit.commit(len, TxMeta::default());
+            sent += 1;
+        }
+        if round % 5 == 4 {
+            with(|fake| fake.takes = vec![20]);
+            assert_eq!(transmit.flush(Instant::ZERO), 20);
+        }
+    }
+    let (made, order) = with(|fake| {
+        let order: Vec<(usize, u8)> = fake.sent.iter().map(|it| (it.0.len(), it.0[0])).collect();
+        (fake.made, order)
+    });
+    assert!(
+        made <= sent + 2 * BURST_MAX,
+        "{made} buffers for {sent} frames"
+    );
+    let wanted: Vec<(usize, u8)> = (0..sent)
+        .map(|at| ([60, 30_000][at % 2], (at / 4) as u8))
+        .collect();
+    assert_eq!(order, wanted);
+    drop(transmit);
+    assert_eq!(with(|fake| fake.out), 0);
+}
+
+#[test]
+fn a_large_frame_finds_room_behind_a_full_set_of_usual_buffers() {
+    let _turn = turn();
+    let mut device = device(100);
+    with(|fake| fake.has_large = true);
+    let (_receive, mut transmit) = device.queue_pair(0).unwrap();
+    for byte in 0..BURST_MAX - 1 {
+        assert!(put(&mut *transmit, byte as u8));
+    }
+    assert!(transmit.alloc(30_000).is_some());
+    transmit.commit(30_000, TxMeta::default());
+    assert!(transmit.alloc(30_000).is_none() && !put(&mut *transmit, 1));
+    with(|fake| fake.takes = vec![BURST_MAX]);
+    assert_eq!(transmit.flush(Instant::ZERO), BURST_MAX);
+    // No large ones are left: a usual one is had all the same.
+    with(|fake| fake.has_large = false);
+    assert!(transmit.alloc(30_000).is_none());
+    assert!(put(&mut *transmit, 9));
+    drop(transmit);
+    assert_eq!(with(|fake| fake.out), 0);
 }
 
 #[test]

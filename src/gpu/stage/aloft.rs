@@ -389,7 +389,7 @@ impl Trip<'_> {
                     }
                     return None;
                 }
-                if self.on_cpu(&mut flight) == Verdict::Reset {
+                if self.on_cpu(flow, &mut flight) == Verdict::Reset {
                     return Some(Self::end(flow, flight));
                 }
             }
@@ -441,8 +441,8 @@ impl Trip<'_> {
     }
 
     /// Runs the rule that the flight is at on the CPU.
-    fn on_cpu(&mut self, flight: &mut Flight) -> Verdict {
-        self.with_bytes(flight, |rule, counters, chunk, state| {
+    fn on_cpu(&mut self, flow: &mut Flow, flight: &mut Flight) -> Verdict {
+        self.with_bytes(flow, flight, |rule, counters, chunk, state| {
             super::run(rule, counters, chunk, state)
         })
     }
@@ -450,6 +450,7 @@ impl Trip<'_> {
     /// Lends the bytes of a flight, which nobody else has, to `act`, and puts them back where the kernel writes.
     fn with_bytes(
         &mut self,
+        flow: &mut Flow,
         flight: &mut Flight,
         act: impl FnOnce(&mut Rule, &StageCounters, &mut Chunk<'_>, &mut KernelState) -> Verdict,
     ) -> Verdict {
@@ -468,7 +469,9 @@ impl Trip<'_> {
                 offset: flight.offset,
                 bytes: &mut bytes,
             };
+            let marks = rule.marks;
             verdict = act(rule, self.counters, &mut chunk, state);
+            flow.mark = rule.mark_since(marks).unwrap_or(flow.mark);
             if rule.writes && !self.air.pool.update(buffer, &bytes) {
                 verdict = Verdict::Reset;
             }
@@ -493,7 +496,7 @@ impl Trip<'_> {
             rule.kernel.settle(bytes, &finding);
         }
         let verdict = if finding.matched.is_some() || finding.failed {
-            self.with_bytes(&mut flight, |rule, counters, chunk, _| {
+            self.with_bytes(flow, &mut flight, |rule, counters, chunk, _| {
                 conclude(rule, counters, chunk, finding)
             })
         } else {

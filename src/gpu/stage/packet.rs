@@ -50,7 +50,7 @@ impl PacketStage {
         verdict
     }
 
-    /// As [`StreamStage::report`].
+    /// As `StreamStage::report`.
     pub fn report(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         self.counters.for_each(&mut *visit);
         for rule in &self.rules {

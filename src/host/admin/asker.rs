@@ -60,7 +60,7 @@ impl Asker {
         }
     }
 
-    /// Begins to watch a connection, in whichever lcore has it; it ends with the [`Watcher`](crate::lcore::Watcher).
+    /// Begins to watch a connection, at each lcore: one of them has it. It ends with the [`Watcher`](crate::lcore::Watcher).
     pub(super) fn watch(&self, watch: &Watch) {
         for mailbox in &self.mailboxes {
             let watch = Box::new(watch.clone());

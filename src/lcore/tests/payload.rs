@@ -10,6 +10,7 @@ use crate::config::payload::{Attach, Gpu, Kernel, OnMatch, PayloadRule};
 use crate::device::fault::FaultConfig;
 use crate::errno::Errno;
 use crate::gpu::Pipeline;
+use crate::readiness::event;
 
 /// A file of this test process that is gone when the test is over.
 pub(super) struct File(std::path::PathBuf);
@@ -244,5 +245,35 @@ fn a_forbidden_segment_resets_both_ends() {
         both_are_reset(&mut lab, out, into);
         assert_eq!(lab.server.program.recv(into, 100), b"");
         assert_eq!(lab.client.program.recv(out, 100), b"");
+    }
+}
+
+#[test]
+fn a_mark_is_told_with_the_bytes_that_have_it() {
+    for way in [Way::Rx, Way::Tx] {
+        let name = if way == Way::Rx { "mark-rx" } else { "mark-tx" };
+        let mut lab = staged(forbidding(name, OnMatch::Mark(7), way, Attach::Stream));
+        let listener = lab.listen(16);
+        let (out, into) = lab.connect(listener);
+        let mark = |lab: &Lab| {
+            let fact = &lab.server.program.cell(into).fact;
+            fact.payload_mark.load(Ordering::Relaxed)
+        };
+        lab.client.program.send(out, b"harmless");
+        lab.until(1, |lab| lab.server.program.bits(into) & event::IN != 0);
+        assert_eq!(
+            (lab.server.program.recv(into, 100).len(), mark(&lab)),
+            (8, 0)
+        );
+        if way == Way::Rx {
+            lab.client.program.send(out, b"forbidden");
+        } else {
+            lab.server.program.send(into, b"forbidden");
+        }
+        lab.until(1, |lab| mark(lab) == 7);
+        lab.server.program.close(into);
+        lab.client.program.close(out);
+        lab.until(20, |lab| lab.server.program.is_free(into));
+        assert_eq!(mark(&lab), 0, "of the next connection with this index");
     }
 }

@@ -177,7 +177,7 @@ fn an_empty_pool_is_not_searched_at_each_sleep() {
 }
 
 #[test]
-fn an_empty_pool_means_looking_every_millisecond() {
+fn an_empty_pool_means_looking_again_and_again() {
     let fake = Fake::new();
     let object = fake.stream(1);
     take_all_slots(fake.link, None);
@@ -194,7 +194,7 @@ fn an_empty_pool_means_looking_every_millisecond() {
         None,
         &mut || {
             looks += u32::from(fake.link.control.object(1).is_some());
-            looks > 5_000
+            looks > 100
         },
     );
     assert_eq!(woken, Wake::Ready);

@@ -261,6 +261,19 @@ static void op_set(struct call *this) /* NAME OPTION VALUE [LENGTH] */
     say(this, setsockopt(fd_of(this->words[1]), what->level, what->number, strcmp(text, "null") ? value : NULL, (socklen_t)number(this, 4, size)));
 }
 
+static void op_info(struct call *this) /* NAME: what of TCP_INFO does not hang on the path */
+{
+    /* <netinet/tcp.h> has the first fields only. */
+    struct { struct tcp_info first; uint64_t pacing, most, acked, received; uint32_t sent, came, unsent; } all;
+    socklen_t size = sizeof all;
+    memset(&all, 0, sizeof all);
+    int result = getsockopt(fd_of(needed(this, 1)), IPPROTO_TCP, TCP_INFO, &all, &size);
+    say(this, result);
+    if (result == 0)
+        sprintf(strchr(this->answer, 0), " state %d unacked %u again %u received %llu unsent %u", all.first.tcpi_state, all.first.tcpi_unacked,
+                all.first.tcpi_total_retrans, (unsigned long long)all.received, all.unsent);
+}
+
 static void op_get(struct call *this) /* NAME OPTION [LENGTH] */
 {
     union {

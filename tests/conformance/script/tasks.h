@@ -98,10 +98,13 @@ static void op_child(struct call *this) /* CALL... in a forked child: its answer
     munmap(there, sizeof *there);
 }
 
-static atomic_int caught[65];
+static atomic_int caught[65], caught_fd[65], caught_code[65];
 
-static void count_signal(int number)
+static void count_signal(int number, siginfo_t *info, void *context)
 {
+    (void)context;
+    caught_fd[number] = info->si_fd;
+    caught_code[number] = info->si_code;
     caught[number]++;
 }
 
@@ -112,13 +115,22 @@ static int signal_of(const char *name)
 
 static void op_handle(struct call *this) /* SIGNAL [RESTART]: counted by a handler */
 {
-    struct sigaction action = {.sa_handler = count_signal, .sa_flags = is(word(this, 2, ""), "RESTART") ? SA_RESTART : 0};
+    struct sigaction action = {.sa_sigaction = count_signal, .sa_flags = SA_SIGINFO | (is(word(this, 2, ""), "RESTART") ? SA_RESTART : 0)};
     say(this, sigaction(signal_of(needed(this, 1)), &action, NULL));
 }
 
 static void op_caught(struct call *this) /* SIGNAL: how often so far */
 {
     say(this, caught[signal_of(needed(this, 1))]);
+}
+
+static void op_about(struct call *this) /* SIGNAL: what the last one said, if it was about a descriptor */
+{
+    int number = signal_of(needed(this, 1));
+    if (caught_code[number] == POLL_IN)
+        snprintf(this->answer, ANSWER, "fd %d", caught_fd[number]);
+    else
+        say_text(this, caught[number] ? "no descriptor" : "none");
 }
 
 static void op_kill(struct call *this) /* SIGNAL: to the task's thread */

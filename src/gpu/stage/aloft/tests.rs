@@ -204,6 +204,7 @@ fn every_mode_says_what_the_cpu_says() {
             assert_eq!(gpu.count(name), count(cpu, name), "mode {mode:?} {name}");
         }
         assert_eq!(gpu.count("payload_chunks_offloaded"), 5 * CHUNKS);
+        assert_eq!(gpu.stage().mark(flow(0)), 7);
         assert_eq!(gpu.count("payload_gpu_buffers_out"), 0);
     }
 }
