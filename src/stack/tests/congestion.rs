@@ -90,7 +90,7 @@ fn the_window_is_measured_where_it_is_in_the_way() {
         );
         seen.push(measured);
     }
-    assert!(seen.len() > 5 && seen.is_sorted(), "it grows: {seen:?}");
+    assert!(seen.len() >= 3 && seen.is_sorted(), "it grows: {seen:?}");
 }
 
 #[test]
