@@ -52,7 +52,7 @@ remove_demo() { # FOLDER of a demo that was killed
 . "$here/folder.sh"
 knet_folder demo remove_demo
 work=$knet_work
-echo "$lab" >"$work/lab"
+echo "demo-$$" >"$work/lab"
 server=
 up=
 cleanup() {

@@ -109,7 +109,7 @@ cargo_tests() { # NAME SECONDS CMD...
   local name=$1 status=0 ok bad ignored skips names
   shift
   # What a test that fails leaves behind goes with the folder.
-  bounded env TMPDIR="$work" "$@" || status=$?
+  bounded "$1" env TMPDIR="$work" "${@:2}" || status=$?
   read -r ok bad ignored < <(awk '/^test result:/ { p += $4; f += $6; i += $8 } END { print p + 0, f + 0, i + 0 }' "$work/out")
   grep -hE '^(SKIP|skipped:) ' "$work/out" "$work/err" | sort -u >"$work/skips"
   skips=$(wc -l <"$work/skips")
@@ -148,7 +148,7 @@ script_tests() { # NAME SECONDS CMD...
   *) [ "$bad" != 0 ] || fail "$name (exit $status)" ;;
   esac
   if [ "$bad" != 0 ]; then
-    names=$(sed -nE 's/^FAIL [a-z_]+::([A-Za-z0-9_.-]+).*/\1/p' "$work/out" | sort -u | tr '\n' ' ')
+    names=$(sed -nE 's/^FAIL [a-z_]+::(([A-Za-z0-9_.-]|::)+).*/\1/p' "$work/out" | sort -u | tr '\n' ' ')
     # The script without the names of cases that it was given.
     for word in "$@"; do command+=("$word"); case $word in *.py) break ;; esac; done
     run_again "$name" "$names" "${command[@]}"

@@ -11,7 +11,7 @@ use rustix::net::{
 use super::config_file::ConfigFile;
 use super::fault::{Fault, reason, shown};
 use super::inside;
-use super::link::{self, Parts};
+use super::link::{self, Parts, Signals};
 use super::place;
 use crate::channel::ABI;
 use crate::channel::cell::Header;
@@ -175,6 +175,29 @@ pub(super) fn herald(socket: i32, epoll: u32) -> Result<i32> {
     }
     let fd = reply.descriptors.iter().flatten().next();
     descriptor::internal_copy(*fd.ok_or(Errno::NOENT)?)
+}
+
+/// Gives the host the pipe through which an object signals, or takes it away; with `answer` returns once it is on its way to the
+/// lcore.
+pub(super) fn signals(socket: i32, signals: Signals, answer: bool) -> Result<()> {
+    let Signals { object, .. } = signals;
+    let what = object.generation << 2 | u32::from(signals.is_new) << 1 | u32::from(signals.urgent);
+    let message = Message {
+        text: if answer { "answer" } else { "" },
+        ..Message::new(Kind::Signals, object.index, what)
+    };
+    link::send(socket, &message, signals.pipe)?;
+    if !answer {
+        return Ok(());
+    }
+    let mut reply = Reply::default();
+    reply.receive(socket, WELCOME_S)?;
+    let message = reply.message().map_err(|_| Errno::PROTO)?;
+    if message.kind == Kind::Signals && message.a == object.index {
+        Ok(())
+    } else {
+        Err(Errno::PROTO)
+    }
 }
 
 fn refused<T>(answer: &Message<'_>) -> Answer<T> {

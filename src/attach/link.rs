@@ -331,22 +331,19 @@ impl Link {
         let message = Message::new(Kind::Waiter, slot, crate::thread::process());
         send(self.control_socket(), &message, Some(eventfd))
     }
+}
 
-    /// Gives the host the pipe through which `object` signals, or takes it away. Of a new one what has happened already counts.
-    ///
-    /// # Errors
-    /// What sendmsg says.
-    pub fn register_signals(
-        &self,
-        object: Object,
-        urgent: bool,
-        is_new: bool,
-        pipe: Option<i32>,
-    ) -> Result<()> {
-        let what = object.generation << 2 | u32::from(is_new) << 1 | u32::from(urgent);
-        let message = Message::new(Kind::Signals, object.index, what);
-        send(self.control_socket(), &message, pipe)
-    }
+/// The pipe through which an object signals, or none any more.
+#[derive(Clone, Copy, Debug)]
+pub struct Signals {
+    /// Whose.
+    pub object: Object,
+    /// SIGURG; else SIGIO.
+    pub urgent: bool,
+    /// What has happened to it already counts.
+    pub is_new: bool,
+    /// The pipe.
+    pub pipe: Option<i32>,
 }
 
 /// Sends one message, with a descriptor where one belongs to it.

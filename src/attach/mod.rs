@@ -31,7 +31,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use self::config_file::ConfigFile;
 use self::fault::Fault;
 use self::handshake::Answer;
-pub use self::link::{Link, link};
+pub use self::link::{Link, Signals, link};
 use self::lock::Lock;
 pub use self::object::Object;
 use crate::channel::cell::host_state;
@@ -238,6 +238,16 @@ pub fn open_device(link: &'static Link) -> Standing {
 pub fn herald(link: &Link, epoll: u32) -> Result<i32> {
     let _inside = ATTACH.enter().ok_or(Errno::AGAIN)?;
     handshake::herald(link.control_socket(), epoll)
+}
+
+/// Tells the host where the signals of an object go. Returns once that is on its way to the lcore, but for a handler that
+/// interrupted this thread's talk with the host.
+///
+/// # Errors
+/// What sendmsg and recvmsg say.
+pub fn register_signals(link: &Link, signals: Signals) -> Result<()> {
+    let inside = ATTACH.enter();
+    handshake::signals(link.control_socket(), signals, inside.is_some())
 }
 
 /// Finds or starts the host and shakes hands.

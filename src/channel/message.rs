@@ -56,7 +56,8 @@ pub enum Kind {
     /// it got in a message finds it in its Welcome.
     Registry,
     /// Program: signals of object `a`, whose generation is the rest of `b`; bit 0 of `b`: of urgent data; bit 1: what has happened
-    /// to it before counts. \[a pipe, open for both ways, that is written for each\]; none = no more.
+    /// to it before counts. \[a pipe, open for both ways, that is written for each\]; none = no more. With a text the host answers
+    /// the same, without descriptor, once the lcores have been told.
     Signals,
 }
 

@@ -10,11 +10,12 @@ use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 use super::Socket;
+use crate::attach::{self, Signals};
 use crate::channel::sync::Ordering;
 use crate::errno::Result;
 use crate::ffi::async_io::{self, Owner};
 use crate::ffi::{descriptor, errno};
-use crate::socket::state;
+use crate::socket::{info, state};
 
 /// O_ASYNC.
 pub const ASYNC: u32 = 0o20_000;
@@ -63,18 +64,29 @@ fn try_tell(fd: i32, socket: Socket, is_new: bool) -> Result<()> {
                 async_io::signal(fd)?
             };
             let pipe = pipe(fd, owner, signal, urgent)?;
-            let told = socket
-                .link
-                .register_signals(socket.object, urgent, is_new, Some(pipe));
+            let told = register(socket, urgent, is_new, Some(pipe));
             descriptor::close(pipe);
             told?;
         } else if before & which != 0 {
-            socket
-                .link
-                .register_signals(socket.object, urgent, false, None)?;
+            register(socket, urgent, false, None)?;
         }
     }
+    if wanted != 0 {
+        // What happens from now on signals: the turn that answers second has heard of the pipe.
+        info::info(socket.link, socket.object)?;
+        info::info(socket.link, socket.object)?;
+    }
     Ok(())
+}
+
+fn register(socket: Socket, urgent: bool, is_new: bool, pipe: Option<i32>) -> Result<()> {
+    let signals = Signals {
+        object: socket.object,
+        urgent,
+        is_new,
+        pipe,
+    };
+    attach::register_signals(socket.link, signals)
 }
 
 /// A pipe, open for both ways, whose bytes make `signal` for `owner`.

@@ -99,6 +99,13 @@ impl Server {
             }
             (Kind::Signals, Standing::Attached { owner, .. }) => {
                 self.signals(owner, message.a, message.b, descriptors.next());
+                if !message.text.is_empty() {
+                    self.answer(
+                        place,
+                        &Message::new(Kind::Signals, message.a, message.b),
+                        &[],
+                    );
+                }
             }
             (Kind::Herald, Standing::Attached { owner, .. }) => {
                 let known = self

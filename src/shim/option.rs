@@ -185,7 +185,10 @@ fn told(socket: Socket, judge: c_int, level: c_int, name: c_int, bytes: &[u8]) -
             let wanted = u32::from_ne_bytes(int().to_ne_bytes()) & 0xff & !ECN_BITS;
             line.tos.store(wanted | kept, Ordering::Relaxed);
         }),
-        (sockopt::IP, name::TTL) => word(&|line| line.ttl.store(number(), Ordering::Relaxed)),
+        (sockopt::IP, name::TTL) => {
+            word(&|line| line.ttl.store(number(), Ordering::Relaxed))?;
+            info::info(link, object).map(drop)
+        }
         (sockopt::SOCKET, name::RCVLOWAT) => {
             // A negative one is the largest, as in Linux.
             let wanted = u32::try_from(int()).unwrap_or(u32::MAX);
@@ -229,7 +232,9 @@ fn told(socket: Socket, judge: c_int, level: c_int, name: c_int, bytes: &[u8]) -
             Ok(())
         }
         (sockopt::IP, name::MINTTL) => {
-            word(&|line| line.min_ttl.store(number(), Ordering::Relaxed))
+            word(&|line| line.min_ttl.store(number(), Ordering::Relaxed))?;
+            // It holds from now on: what comes next must meet it. Who has answered has heard of it.
+            info::info(link, object).map(drop)
         }
         (sockopt::IP, name::RECVERR) => bit(option::RECEIVE_ERRORS),
         // One of the two at most (sock_set_timestamp).
