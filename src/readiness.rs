@@ -87,10 +87,16 @@ pub fn is_writable(cell: &ObjectCell, tx_ring_bytes: u32) -> bool {
 pub fn bits(cell: &ObjectCell, tx_ring_bytes: u32) -> u32 {
     let what = cell.host.kind.load(Ordering::Acquire);
     if is_disconnected(cell, what) {
-        // TCP_CLOSE without a shutdown: only HUP and room, and the error if there is one.
+        // TCP_CLOSE: only HUP and room, the error if there is one, and the end if reading was shut since.
         let failed = cell.host.error.load(Ordering::Acquire) != 0;
         let error = if failed { event::ERR } else { 0 };
-        return event::HUP | event::OUT | event::WRNORM | error;
+        let ended = cell.write.shut.load(Ordering::Relaxed) & shut::ENDED != 0;
+        let end = if ended {
+            event::IN | event::RDNORM | event::RDHUP
+        } else {
+            0
+        };
+        return event::HUP | event::OUT | event::WRNORM | error | end;
     }
     if what == kind::LISTENER {
         return if accept_ring::queued(&cell.queue) > 0 {

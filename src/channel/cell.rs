@@ -61,6 +61,8 @@ pub mod shut {
     pub const READ: u32 = 1;
     /// `shutdown(SHUT_WR)`: FIN after what is in the ring.
     pub const WRITE: u32 = 2;
+    /// Reading was shut while there was no connection any more: the program's own note, without meaning for the host.
+    pub const ENDED: u32 = 4;
 }
 
 /// Written by the lcore, read by the program: the hot line of an object.

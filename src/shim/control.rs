@@ -71,7 +71,9 @@ const ZEROCOPY_COPIED: u8 = 1;
 pub(super) unsafe fn put_all(head: &mut msghdr, cell: &ObjectCell, count: usize) {
     let bits = cell.option.bits.load(Ordering::Relaxed);
     let mut items = Items::new(head);
-    if bits & (option::STAMP | option::STAMP_NANOS) != 0 && count > 0 {
+    // Without room for one byte it is told of the next one.
+    let met = count > 0 || readiness::readable_bytes(cell) > 0;
+    if bits & (option::STAMP | option::STAMP_NANOS) != 0 && met {
         // SAFETY: as the caller promises.
         unsafe { put_stamp(&mut items, cell, bits & option::STAMP_NANOS != 0) };
     }

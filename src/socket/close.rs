@@ -33,14 +33,18 @@ pub fn shutdown(link: &Link, object: Object, how: How) -> Result<()> {
     let cell = state::cell(link, object)?;
     let what = cell.host.kind.load(Ordering::Acquire);
     let over = cell.host.flags.load(Ordering::Acquire) & flag::OVER != 0;
-    if readiness::is_disconnected(cell, what) {
-        return Err(Errno::NOTCONN);
-    }
     let mut bits = match how {
         How::Read => shut::READ,
         How::Write => shut::WRITE,
         How::Both => shut::READ | shut::WRITE,
     };
+    if readiness::is_disconnected(cell, what) {
+        // As below: what is read then is the end (inet_shutdown, TCP_CLOSE).
+        if bits & shut::READ != 0 {
+            cell.write.shut.fetch_or(shut::ENDED, Ordering::SeqCst);
+        }
+        return Err(Errno::NOTCONN);
+    }
     match what {
         // A listener only knows the end of accepting; SHUT_WR does nothing to it.
         kind::LISTENER if how == How::Write => return Ok(()),

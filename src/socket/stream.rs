@@ -160,7 +160,8 @@ fn receive(
             }
             if end.over {
                 let what = cell.host.kind.load(Ordering::Acquire);
-                if readiness::is_disconnected(cell, what) {
+                let ended = cell.write.shut.load(Ordering::Acquire) & shut::ENDED != 0;
+                if readiness::is_disconnected(cell, what) && !ended {
                     return Err(Errno::NOTCONN);
                 }
                 return Ok(0);
