@@ -123,8 +123,8 @@ fn an_idle_crowd_costs_nothing() {
     assert_eq!(sent, 1, "only the flow that has something is asked");
 }
 
-#[test]
-fn a_full_port_delays_and_loses_nothing() {
+/// Four flows with 2000 bytes each to send, and a small port that takes nothing: its peer has gone.
+fn stuck() -> Script {
     let mut script = Script::listening(FlowOptions {
         nodelay: true,
         ..FlowOptions::default()
@@ -137,6 +137,12 @@ fn a_full_port_delays_and_loses_nothing() {
     for (flow, _) in &opened {
         assert_eq!(script.host.stack.send(script.now, *flow, &[7; 2000]), 2000);
     }
+    script
+}
+
+#[test]
+fn a_full_port_delays_and_loses_nothing() {
+    let mut script = stuck();
     let host = &mut script.host;
     host.stack
         .transmit(script.now, &mut host.memory, &mut host.port);
@@ -166,19 +172,7 @@ fn a_full_port_delays_and_loses_nothing() {
 
 #[test]
 fn a_port_that_takes_nothing_lets_the_loop_rest() {
-    let mut script = Script::listening(FlowOptions {
-        nodelay: true,
-        ..FlowOptions::default()
-    });
-    script.host.port = super::Port::new(8);
-    let opened: Vec<_> = (0..4)
-        .map(|number| script.open(PEER_PORT + number))
-        .collect();
-    // The peer of a vhost port has gone: what is committed stays, and nothing more can be.
-    script.host.port.stuck = true;
-    for (flow, _) in &opened {
-        assert_eq!(script.host.stack.send(script.now, *flow, &[7; 2000]), 2000);
-    }
+    let mut script = stuck();
     let end = script.now + Duration::from_secs(1);
     let mut turns = 0;
     while script.now < end {
