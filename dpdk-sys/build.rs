@@ -37,6 +37,8 @@ fn main() {
         Err(reason) => {
             println!("cargo::warning=the plug-in is built without DPDK: {reason}");
             println!("cargo::metadata=found=0");
+            // A file that is never there makes the next build look again: what was missing may be installed by then.
+            println!("cargo::rerun-if-changed=c/not-found");
         }
     }
 }
@@ -44,6 +46,10 @@ fn main() {
 /// Does everything, and gives DPDK's version.
 fn build() -> Result<String, String> {
     let version = pkg_config(&["--modversion"])?.join(" ");
+    // Another DPDK in its place is another build.
+    for folder in pkg_config(&["--variable=pcfiledir"])? {
+        println!("cargo::rerun-if-changed={folder}/libdpdk.pc");
+    }
     let flags = pkg_config(&["--cflags"])?;
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
     bind(&flags, &out.join("bindings.rs"))?;
