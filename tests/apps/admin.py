@@ -523,9 +523,20 @@ def bench_measures_what_the_stack_serves(admin):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KNET_")}
     environment["TMPDIR"] = folder
     killed = subprocess.Popen([KNETCTL, "bench", "-d", "60"], env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
-    wait_for("a trial has begun", lambda: os.listdir(folder))
-    os.killpg(killed.pid, signal.SIGKILL)
+    def of_the_trial():
+        """What its two ends and their hosts have in their environment is the folder."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+                if f"TMPDIR={folder}\0".encode() in file.read():
+                    found.append(int(pid))
+        return found
+
+    wait_for("a trial has begun", lambda: len(of_the_trial()) >= 4)
+    # Not its group: whoever is killed alone takes its ends along, and they their hosts.
+    killed.kill()
     killed.wait()
+    wait_for("nothing of it is left", lambda: not of_the_trial())
     done = subprocess.run([KNETCTL, "bench", "-d", "1", "-c", "2", "--json"], env=environment, stdout=subprocess.PIPE, text=True,
                           timeout=120, check=True)
     rows = json.loads(done.stdout)

@@ -36,7 +36,7 @@ impl Hosts {
             .as_ref()
             .map_or_else(find, |socket| vec![socket.clone()]);
         if found.is_empty() {
-            eprintln!(
+            complain!(
                 "knetctl: no host runs for this user; one starts with the first socket of a preloaded program"
             );
             return None;
@@ -50,7 +50,7 @@ impl Hosts {
         for socket in self.sockets()? {
             match ask(&socket, query) {
                 Ok(lines) => answers.push((socket, lines)),
-                Err(fault) => eprintln!("knetctl: {}: {fault}", socket.display()),
+                Err(fault) => complain!("knetctl: {}: {fault}", socket.display()),
             }
         }
         (!answers.is_empty()).then_some(answers)

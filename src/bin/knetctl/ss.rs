@@ -66,7 +66,7 @@ impl Ss {
         let filter = match Filter::parse(&self.filter.join(" "), self.listening, self.all) {
             Ok(filter) => filter,
             Err(fault) => {
-                eprintln!("knetctl: ss: {fault}");
+                complain!("knetctl: ss: {fault}");
                 return ExitCode::from(USAGE);
             }
         };

@@ -65,20 +65,20 @@ impl Top {
             return ExitCode::SUCCESS;
         }
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
-            eprintln!("knetctl: top needs a terminal (--json does not)");
+            complain!("knetctl: top needs a terminal (--json does not)");
             return ExitCode::from(USAGE);
         }
         let screen = match Screen::open() {
             Ok(screen) => screen,
             Err(error) => {
-                eprintln!("knetctl: terminal: {error}");
+                complain!("knetctl: terminal: {error}");
                 return ExitCode::from(USAGE);
             }
         };
         let ended = self.run(first, &screen);
         drop(screen);
         if let Err(error) = ended {
-            eprintln!("knetctl: terminal: {error}");
+            complain!("knetctl: terminal: {error}");
         }
         ExitCode::SUCCESS
     }
@@ -101,7 +101,7 @@ impl Top {
             }
         }
         if looks.is_empty() {
-            eprintln!("knetctl: no host answers");
+            complain!("knetctl: no host answers");
             return None;
         }
         Some(looks)
