@@ -29,19 +29,26 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// Their sockets. None, with a line on stderr, when there is none.
-    pub(crate) fn sockets(&self) -> Option<Vec<PathBuf>> {
+    /// Their sockets; why there is none.
+    pub(crate) fn find(&self) -> Result<Vec<PathBuf>, String> {
         let found = self
             .socket
             .as_ref()
             .map_or_else(find, |socket| vec![socket.clone()]);
         if found.is_empty() {
-            complain!(
-                "knetctl: no host runs for this user; one starts with the first socket of a preloaded program"
+            return Err(
+                "no host runs for this user; one starts with the first socket of a preloaded program"
+                    .to_owned(),
             );
-            return None;
         }
-        Some(found)
+        Ok(found)
+    }
+
+    /// Their sockets. None, with a line on stderr, when there is none.
+    pub(crate) fn sockets(&self) -> Option<Vec<PathBuf>> {
+        self.find()
+            .inspect_err(|fault| complain!("knetctl: {fault}"))
+            .ok()
     }
 
     /// Asks every host the same; what each answered. Hosts that do not answer are named on stderr.
