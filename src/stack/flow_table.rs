@@ -88,14 +88,13 @@ impl Flags {
     pub(crate) const HANDED: Self = Self(8192);
     /// It has or had urgent data.
     pub(crate) const URGENT: Self = Self(16_384);
+    /// It lies with this lcore although its hash leads to another one; see `steering.rs`.
+    pub(crate) const GUEST: Self = Self(32_768);
 
     /// Both together; has(it) asks for any of the two.
     pub(crate) const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
-
-    /// It lies with this lcore although its hash leads to another one; see `steering.rs`.
-    pub(crate) const GUEST: Self = Self(16_384);
 
     /// Whether `flag` is set.
     pub(crate) fn has(self, flag: Self) -> bool {
@@ -527,6 +526,33 @@ mod tests {
 
     use super::*;
     use crate::stack::seeded::Seeded;
+
+    #[test]
+    fn each_flag_has_a_bit_of_its_own() {
+        let all = [
+            Flags::DIRTY,
+            Flags::LOOPED,
+            Flags::UNRESOLVED,
+            Flags::DETACHED,
+            Flags::STARVED,
+            Flags::ACK_OWED,
+            Flags::ACTIVE,
+            Flags::INTERACTIVE,
+            Flags::UNANSWERED,
+            Flags::LEFT,
+            Flags::RESTING,
+            Flags::GAP,
+            Flags::STIRRED,
+            Flags::HANDED,
+            Flags::URGENT,
+            Flags::GUEST,
+        ];
+        let mut seen = Flags::default();
+        for flag in all {
+            assert!(!seen.has(flag), "{flag:?} stands for two facts");
+            seen.set(flag);
+        }
+    }
 
     #[test]
     fn the_table_agrees_with_a_map_under_churn() {
