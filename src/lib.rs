@@ -53,6 +53,8 @@ pub mod readiness;
 pub mod rendezvous;
 #[cfg(not(loom))]
 pub mod runtime;
+#[cfg(all(test, not(loom)))]
+mod seeded;
 #[cfg(not(loom))]
 pub mod shim;
 #[cfg(not(loom))]

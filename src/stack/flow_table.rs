@@ -525,7 +525,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::stack::seeded::Seeded;
+    use crate::seeded::Seeded;
 
     #[test]
     fn each_flag_has_a_bit_of_its_own() {

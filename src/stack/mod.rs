@@ -33,8 +33,6 @@ pub mod port_alloc;
 pub mod rate_limit;
 mod recovery;
 pub mod route;
-#[cfg(test)]
-mod seeded;
 pub mod segment;
 pub mod siphash;
 #[allow(clippy::module_inception)] // it holds the type of that name

@@ -1,8 +1,8 @@
 use super::*;
+use crate::seeded::Seeded;
 use crate::stack::counters::StackCounters;
 use crate::stack::frame::{Checksums, Ipv4Repr, put_word};
 use crate::stack::network::directed_broadcast;
-use crate::stack::seeded::Seeded;
 
 const US: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
