@@ -6,7 +6,7 @@ use core::ops::Range;
 use super::api::{FlowMemory, FlowState};
 use super::arp::ArpFrame;
 use super::demux::{Class, IcmpFrame, UdpFrame, classify};
-use super::flow_table::Flags;
+use super::flow_parts::Flags;
 use super::icmp::{self, IcmpError, IcmpErrorKind, Transport};
 use super::input::snd_una;
 use super::interface::Outlet;

@@ -7,11 +7,10 @@ use super::api::{Change, FlowMemory, FlowState};
 use super::demux::{Class, TcpFlags, TcpFrame, classify, classify_looped};
 use super::drop_reason::DropReason;
 use super::flow::Panicked;
-use super::flow_table::{Cold, Flags, Hot, Phase};
+use super::flow_parts::{Cold, Flags, Hot, Phase};
 use super::frame::Checksums;
 use super::guard::{Action, Trim, View, is_expected, judge, refresh_ack, strip_syn, trim};
 use super::interface::{Interface, Outlet, Wire, seal};
-use super::life::is_in;
 use super::listener::Listener;
 use super::patch;
 use super::segment::{self, ControlSegment};
@@ -512,7 +511,7 @@ impl Stack {
         self.changes.accepted(&mut cold.mark, change);
         let table = &self.table;
         if let Some(listener) = self.listeners.at_mut(id) {
-            listener.complete(flow, |flow| is_in(table, flow, Phase::Queued));
+            listener.complete(flow, |flow| table.is_in(flow, Phase::Queued));
         }
     }
 

@@ -6,7 +6,7 @@ use super::api::{Change, ConnectRequest, FlowMemory, FlowState};
 use super::buffers::Buffers;
 use super::demux::{FlowKey, TcpFlags, TcpFrame};
 use super::flow::Engine;
-use super::flow_table::{Flags, FlowTable, Phase};
+use super::flow_parts::{Flags, Phase};
 use super::input::{clamp_peer_mss, rcv_nxt, segment_limit, shift_of};
 use super::interface::interface;
 use super::isn::{isn, seed_for};
@@ -59,10 +59,9 @@ impl Stack {
     /// Ends the oldest handshake of a listener in favour of a new one. False when all of them are young.
     fn give_way(&mut self, io: &mut Io<'_>, id: ListenerId) -> bool {
         let table = &self.table;
-        let oldest = self
-            .listeners
-            .at_mut(id)
-            .and_then(|listener| listener.gives_way(io.now, |flow| is_half_open(table, flow)));
+        let oldest = self.listeners.at_mut(id).and_then(|listener| {
+            listener.gives_way(io.now, |flow| table.is_in(flow, Phase::HalfOpen))
+        });
         let Some(index) = oldest.and_then(|flow| self.table.resolve(flow)) else {
             return false;
         };
@@ -155,7 +154,9 @@ impl Stack {
         }
         if let Some(listener) = self.listeners.at_mut(id) {
             let table = &self.table;
-            listener.begin(table.id(index), io.now, |flow| is_half_open(table, flow));
+            listener.begin(table.id(index), io.now, |flow| {
+                table.is_in(flow, Phase::HalfOpen)
+            });
         }
         self.counters.syns_received.raise();
         // The interface of this one call decides the sequence number (RFC 6528).
@@ -372,7 +373,8 @@ impl Stack {
             return;
         };
         for flow in listener.into_waiting() {
-            let waits = is_half_open(&self.table, flow) || is_in(&self.table, flow, Phase::Queued);
+            let waits =
+                self.table.is_in(flow, Phase::HalfOpen) || self.table.is_in(flow, Phase::Queued);
             if let Some(index) = self.table.resolve(flow).filter(|_| waits) {
                 self.let_go(now, index, Close::Abort);
                 self.work_on(&mut io, index);
@@ -613,15 +615,3 @@ impl Stack {
 /// How far a new connection begins beyond an old one in TIME-WAIT: more than any window without scaling (RFC 6191
 /// section 2 only asks for beyond; Linux takes the same distance).
 const OLD_GAP: u32 = 65_537;
-
-fn is_half_open(table: &FlowTable, flow: FlowId) -> bool {
-    is_in(table, flow, Phase::HalfOpen)
-}
-
-/// Whether a flow is in a phase.
-pub(crate) fn is_in(table: &FlowTable, flow: FlowId, phase: Phase) -> bool {
-    table
-        .resolve(flow)
-        .and_then(|index| table.hot(index))
-        .is_some_and(|hot| hot.phase == phase)
-}

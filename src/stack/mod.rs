@@ -14,6 +14,7 @@ pub mod counters;
 pub mod demux;
 pub mod drop_reason;
 mod flow;
+mod flow_parts;
 mod flow_table;
 pub mod frame;
 mod guard;

@@ -2,7 +2,7 @@
 
 use super::api::{FlowMemory, FlowState};
 use super::flow::{Due, Engine};
-use super::flow_table::{Cold, Flags, Hot, Phase};
+use super::flow_parts::{Cold, Flags, Hot, Phase};
 use super::input::ACK_DELAY;
 use super::neighbor::Resolution;
 use super::stack::{Io, Stack};

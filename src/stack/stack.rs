@@ -11,7 +11,8 @@ use super::api::{Change, Facts, FlowMemory, FlowOptions, ListenRequest, StackCon
 use super::changes::{Changes, forget};
 use super::counters::StackCounters;
 use super::demux::{Class, FlowKey, Rules};
-use super::flow_table::{Flags, FlowTable, Phase};
+use super::flow_parts::{Flags, Phase};
+use super::flow_table::FlowTable;
 use super::input::unsent;
 use super::interface::{Interfaces, Outlet, Station};
 use super::listener::{Listener, ListenerTable, Waiting};
