@@ -9,7 +9,7 @@ use core::time::Duration;
 use super::api::{FlowMemory, FlowState};
 use super::demux::TcpFrame;
 use super::flow_parts::{Flags, Phase};
-use super::input::rcv_nxt;
+use super::sequence::rcv_nxt;
 use super::stack::{Io, Stack};
 use super::tracker::distance;
 use crate::time::Instant;

@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::api::{Facts, FlowOptions, Owner};
 use super::demux::FlowKey;
 use super::flow_parts::{Flags, Phase};
-use super::input::snd_una;
+use super::sequence::snd_una;
 use super::stack::Stack;
 use super::tracker::ahead;
 use crate::id::FlowId;
