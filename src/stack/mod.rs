@@ -4,6 +4,7 @@
 //! `telemetry`, `config` types, the `device` traits. Runs on the lcore thread; one [`Stack`] per lcore.
 //! Invariant: every call is bounded, nothing blocks, time and randomness are arguments.
 
+mod active_open;
 mod api;
 pub mod arp;
 mod buffers;
@@ -13,6 +14,7 @@ mod control;
 pub mod counters;
 pub mod demux;
 pub mod drop_reason;
+mod ending;
 mod flow;
 mod flow_parts;
 mod flow_table;
@@ -24,12 +26,12 @@ pub mod icmp;
 mod input;
 mod interface;
 pub mod isn;
-mod life;
 mod listener;
 mod loopback;
 pub mod neighbor;
 pub mod network;
 mod output;
+mod passive_open;
 pub mod patch;
 pub mod port_alloc;
 pub mod rate_limit;

@@ -58,16 +58,32 @@ impl Stack {
         mac: [u8; 6],
         looped: bool,
     ) {
-        let link = Link {
-            source: self.station.mac,
-            destination: mac,
-            vlan: self.station.vlan,
-        };
         let offload = self.station.offload && !looped;
         let checksums = if offload {
             Checksums::Port
         } else {
             Checksums::Full
+        };
+        let length = ControlSegment::frame_bytes(self.station.vlan);
+        self.send_made(io, mac, looped, offload, length, |link, out| {
+            reply.emit(link, checksums, out)
+        });
+    }
+
+    /// Sends a frame of `length` bytes at most that `fill` makes. Returns whether it left.
+    pub(crate) fn send_made(
+        &mut self,
+        io: &mut Io<'_>,
+        mac: [u8; 6],
+        looped: bool,
+        offload: bool,
+        length: usize,
+        fill: impl FnOnce(Link, &mut [u8]) -> Option<usize>,
+    ) -> bool {
+        let link = Link {
+            source: self.station.mac,
+            destination: mac,
+            vlan: self.station.vlan,
         };
         let mut outlet = Outlet {
             tx: &mut *io.tx,
@@ -76,11 +92,6 @@ impl Stack {
             counters: &self.counters,
             reserve: 0,
         };
-        outlet.send(
-            looped,
-            ControlSegment::frame_bytes(link.vlan),
-            offload,
-            |out| reply.emit(link, checksums, out),
-        );
+        outlet.send(looped, length, offload, |out| fill(link, out))
     }
 }

@@ -1,7 +1,7 @@
 //! The stack of one lcore: what it owns and what the lcore may ask of it.
 //!
 //! Frames come in by [`ingress`](Stack::ingress) (`input.rs`) and leave by [`transmit`](Stack::transmit)
-//! (`output.rs`); flows begin and end in `life.rs`.
+//! (`output.rs`); flows begin in `active_open.rs` and `passive_open.rs` and end in `ending.rs`.
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 use std::collections::{HashMap, VecDeque};
