@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 
 use super::demux::TcpFrame;
-use super::flow_table::{Cold, Flags, Hot};
+use super::flow_parts::{Cold, Flags, Hot};
 use super::frame::{put_word, word_at};
-use super::input::rcv_nxt;
+use super::sequence::rcv_nxt;
 use super::stack::Stack;
 use super::tracker::distance;
 use crate::id::FlowId;

@@ -27,12 +27,8 @@ class Lcores:
         self.lab = Lab(cpus=",".join(map(str, cpus)))
         self.processes = self.lab.processes
         if queues is not None:
-            conf = os.path.join(self.lab.state, "server.conf")
-            with open(conf, encoding="utf-8") as file:
-                text = file.read()
             port = f'"vdevs": ["net_af_packet0,iface=veth0,qdisc_bypass=1,qpairs={queues}"]'
-            with open(conf, "w", encoding="utf-8") as file:
-                file.write(text.replace('"netdev": "veth0"', port))
+            self.lab.configure('"netdev": "veth0"', port)
 
     def down(self):
         if self.lab is not None:
