@@ -36,6 +36,8 @@ pub mod config;
 pub mod device;
 pub mod errno;
 #[cfg(not(loom))]
+pub mod expression;
+#[cfg(not(loom))]
 pub mod fd;
 #[cfg(not(loom))]
 pub mod ffi;
