@@ -175,7 +175,7 @@ impl Server {
     }
 
     /// Where a socket's signals go. Before there is an lcore there is no socket either.
-    fn signals(&mut self, owner: Owner, object: u32, what: u32, pipe: Option<OwnedFd>) {
+    fn signals(&self, owner: Owner, object: u32, what: u32, pipe: Option<OwnedFd>) {
         let pipe = match pipe.map(socket::checked_pipe).transpose() {
             Ok(pipe) => pipe,
             Err(errno) => {
