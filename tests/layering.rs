@@ -17,6 +17,8 @@ const TABLE: &[(&str, &str)] = &[
     ("time", ""),
     ("telemetry", ""),
     ("prefetch", ""),
+    // Data for unit tests; nothing else may use it.
+    ("seeded", ""),
     ("ffi", ""),
     ("config", ""),
     ("gpu", "config ffi"),
