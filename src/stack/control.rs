@@ -57,12 +57,10 @@ impl Stack {
         }
         if let Some((address, mac)) = outcome.duplicate.filter(|_| answers) {
             self.counters.arp_duplicates.raise();
-            if self.warnings.allow(io.now) {
-                let [a, b, c, d, e, f] = mac;
-                crate::warn!(
-                    "event=duplicate_address address={address} other_mac={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"
-                );
-            }
+            let [a, b, c, d, e, f] = mac;
+            crate::warn!(
+                "event=duplicate_address address={address} other_mac={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"
+            );
         }
         if let Some(address) = outcome.learned {
             self.next_hop_known(io, address);
