@@ -8,7 +8,6 @@
 
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 #[path = "knetctl/bench.rs"]
@@ -27,6 +26,8 @@ mod host;
 mod latency;
 #[path = "knetctl/nic.rs"]
 mod nic;
+#[path = "command_line/parse.rs"]
+mod parse;
 #[path = "knetctl/print.rs"]
 mod print;
 #[path = "knetctl/process.rs"]
@@ -50,8 +51,7 @@ mod trace;
 #[path = "knetctl/why.rs"]
 mod why;
 
-/// sysexits.h: the command was used wrongly.
-const USAGE: u8 = 64;
+use parse::{USAGE, parse};
 
 /// Checks the configuration of knet, runs programs on it, and looks inside.
 #[derive(Parser, Debug)]
@@ -80,7 +80,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Arguments::try_parse() {
+    match parse() {
         Ok(Arguments { command }) => match command {
             Command::Check(check) => check.execute(),
             Command::Nic(nic) => nic.execute(),
@@ -97,13 +97,6 @@ fn main() -> ExitCode {
             Command::Collect(collect) => collect.execute(),
             Command::Generate(generate) => generate.execute(),
         },
-        Err(error) => {
-            // Nothing is left to tell when even this cannot be printed.
-            let _ = error.print();
-            match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ => ExitCode::from(USAGE),
-            }
-        }
+        Err(code) => code,
     }
 }
