@@ -364,6 +364,8 @@ fn what_the_driver_has_against_a_users_function_is_told_with_its_log() {
             "{refused}"
         );
         // The other rules have their GPU, and this one's payload passes.
+        let stand_in = StandIn::new(faults, missing);
+        let config = |without| stand_in.config(Mode::Launch, vec![user(&example.path(), without)]);
         let placed = Pipeline::load_with(&config(WithoutGpu::Pass), &ptx())
             .unwrap()
             .1;

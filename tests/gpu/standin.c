@@ -12,6 +12,7 @@
  *   link, linkadd, linkend   as cuLinkCreate, cuLinkAddData, cuLinkComplete
  *   ptx=75      the newest PTX version
  *   hang=1@N    the N-th batch does not end until a file with the ending ".go" is there
+ *   hanguser=1@N   the same of the N-th batch of the kernel user
  *   slow=MS     each batch takes so many milliseconds
  *   state=W@N   the N-th batch ends with W in its state word
  *   error=E@N   the N-th batch ends with KNET_ERROR and E
@@ -239,7 +240,7 @@ static void run_batch(const char *name, struct knet_batch *batch) {
         atomic_store(&sticky, (int)crash);
         return;
     }
-    if (once_fault("hang", 0))
+    if (once_fault("hang", 0) || (strstr(name, "_user_") && once_fault("hanguser", 0)))
         wait_for_go();
     long error = once_fault("error", 0), state = once_fault("state", -1), blank = once_fault("blank", 0);
     if (batch->abi != KNET_RING_ABI) {

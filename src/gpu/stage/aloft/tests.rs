@@ -645,29 +645,29 @@ fn a_users_payload_waits_for_a_place_and_is_refused_or_passes_without_a_gpu() {
 #[test]
 fn a_chunk_between_two_kernels_waits_for_one_that_no_cpu_can_run() {
     let mut rules = one_pattern("between");
-    let (way, slots) = (Direction::Rx, 4);
+    let way = Direction::Rx;
     let mut gpu = with_user("between", WithoutGpu::Refuse, |rule| {
         rules.push(rule);
-        // The first batch of the pattern goes through; the first one of the function hangs.
-        start(
-            StandIn::new("hang=1@2", &[]),
-            Mode::Launch,
-            rules,
-            |config| {
-                config.batches.slots = slots;
-                config.batches.max_packets = 1;
-            },
-        )
+        let stand_in = StandIn::new("hanguser=1@1", &[]);
+        start(stand_in, Mode::Launch, rules, |config| {
+            config.batches.slots = 2;
+            config.batches.max_packets = 2;
+            config.batches.timeout = Duration::from_secs(36_000);
+        })
     });
-    for index in 0..20 {
-        match gpu.offer(flow(index), way, 0, &mut b"harmless".to_vec()) {
-            Departure::Flying | Departure::Waiting => gpu.step(),
-            other => panic!("{other:?}"),
+    // The function hangs: two batches of one chunk fill its ring, the third chunk has come through the pattern.
+    for index in 0..3 {
+        let departure = gpu.offer(flow(index), way, 0, &mut b"harmless".to_vec());
+        assert_eq!(departure, Departure::Flying);
+        while gpu.count("payload_chunks_offloaded") <= u64::from(index) {
+            gpu.now = gpu.now + Duration::from_millis(1);
+            gpu.step();
+            std::thread::yield_now();
         }
+        gpu.now = gpu.now + Duration::from_millis(1);
+        gpu.step();
     }
-    let stalls = |stage: &StreamStage| !stage.air.as_ref().unwrap().stalled.is_empty();
-    gpu.offer(flow(30), way, 0, &mut b"harmless".to_vec());
-    gpu.wait_until(stalls);
+    gpu.wait_until(|stage| !stage.air.as_ref().unwrap().stalled.is_empty());
     let whose = gpu.stage().air.as_ref().unwrap().stalled[0].0;
     assert_eq!(gpu.stage().aloft(whose, way), Aloft::Flying);
     gpu.stand_in.go();
