@@ -1,14 +1,15 @@
 //! knetctl: the operator's tool. One file a subcommand under `knetctl/`.
 
-#![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a tool's stdout and stderr are its own"
-)]
-
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use knet::config;
+
+// First, for its macro.
+#[macro_use]
+#[path = "knetctl/print.rs"]
+mod print;
 
 #[path = "knetctl/bench.rs"]
 mod bench;
@@ -28,8 +29,6 @@ mod latency;
 mod nic;
 #[path = "command_line/parse.rs"]
 mod parse;
-#[path = "knetctl/print.rs"]
-mod print;
 #[path = "knetctl/process.rs"]
 mod process;
 #[path = "knetctl/program.rs"]
@@ -54,6 +53,8 @@ mod why;
 use parse::{USAGE, parse};
 
 /// Checks the configuration of knet, runs programs on it, and looks inside.
+///
+/// The exit codes of each command stand in its help. 74 is common to them: what they tell could not be written to stdout.
 #[derive(Parser, Debug)]
 #[command(name = "knetctl", version = knet::BUILD_VERSION, arg_required_else_help = true)]
 struct Arguments {
@@ -81,22 +82,40 @@ enum Command {
 
 fn main() -> ExitCode {
     match parse() {
-        Ok(Arguments { command }) => match command {
-            Command::Check(check) => check.execute(),
-            Command::Nic(nic) => nic.execute(),
-            Command::Run(run) => run.execute(),
-            Command::Status(status) => status.execute(),
-            Command::Ss(ss) => ss.execute(),
-            Command::Stats(stats) => stats.execute(),
-            Command::Why(why) => why.execute(),
-            Command::Top(top) => top.execute(),
-            Command::Latency(latency) => latency.execute(),
-            Command::Capture(capture) => capture.execute(),
-            Command::Trace(trace) => trace.execute(),
-            Command::Bench(bench) => bench.execute(),
-            Command::Collect(collect) => collect.execute(),
-            Command::Generate(generate) => generate.execute(),
-        },
+        Ok(Arguments { command }) => {
+            let status = execute(command);
+            if print::has_failed() {
+                ExitCode::from(print::IO_ERROR)
+            } else {
+                status
+            }
+        }
         Err(code) => code,
     }
+}
+
+fn execute(command: Command) -> ExitCode {
+    match command {
+        Command::Check(check) => check.execute(),
+        Command::Nic(nic) => nic.execute(),
+        Command::Run(run) => run.execute(),
+        Command::Status(status) => status.execute(),
+        Command::Ss(ss) => ss.execute(),
+        Command::Stats(stats) => stats.execute(),
+        Command::Why(why) => why.execute(),
+        Command::Top(top) => top.execute(),
+        Command::Latency(latency) => latency.execute(),
+        Command::Capture(capture) => capture.execute(),
+        Command::Trace(trace) => trace.execute(),
+        Command::Bench(bench) => bench.execute(),
+        Command::Collect(collect) => collect.execute(),
+        Command::Generate(generate) => generate.execute(),
+    }
+}
+
+/// The config that is meant where none is named.
+fn config_file() -> PathBuf {
+    std::env::var_os("KNET_CONF")
+        .filter(|path| !path.is_empty())
+        .map_or_else(|| PathBuf::from(config::DEFAULT_PATH), PathBuf::from)
 }

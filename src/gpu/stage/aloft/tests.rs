@@ -659,11 +659,8 @@ fn a_chunk_between_two_kernels_waits_for_one_that_no_cpu_can_run() {
     for index in 0..3 {
         let departure = gpu.offer(flow(index), way, 0, &mut b"harmless".to_vec());
         assert_eq!(departure, Departure::Flying);
-        while gpu.count("payload_chunks_offloaded") <= u64::from(index) {
-            gpu.now = gpu.now + Duration::from_millis(1);
-            gpu.step();
-            std::thread::yield_now();
-        }
+        gpu.wait_until(|stage| count(stage, "payload_chunks_offloaded") > u64::from(index));
+        // It has waited long enough for others.
         gpu.now = gpu.now + Duration::from_millis(1);
         gpu.step();
     }
