@@ -314,13 +314,21 @@ fn a_users_file_that_is_of_no_use_is_told_with_the_rule() {
     assert!(loaded(&wrong.path()).contains("is to take (.b64 .b64 .b32 .b64)"));
 }
 
+/// Faults and missing calls of the driver, what is done to the example, what is said.
+type Case = (
+    &'static str,
+    &'static [&'static str],
+    fn(String) -> String,
+    &'static str,
+);
+
 #[test]
 fn what_the_driver_has_against_a_users_function_is_told_with_its_log() {
     let newer = |text: String| text.replace("sm_80", "sm_97");
     let calls =
         |text: String| format!("{text}\n.extern .func (.param .b32 a) elsewhere(.param .b32 b);\n");
     let same = |text: String| text;
-    let cases: [(&str, &[&str], fn(String) -> String, &str); 8] = [
+    let cases: [Case; 8] = [
         ("", &[], newer, "is for sm_97, and stand-in is sm_94"),
         (
             "",

@@ -699,7 +699,7 @@ fn a_call_of_the_driver_that_never_returns_leaves_the_lcore_turning() {
                     if gpu.stage().aloft(flow(index), way) != Aloft::Flying {
                         break;
                     }
-                    std::thread::sleep(Duration::from_micros(100));
+                    std::thread::park_timeout(Duration::from_micros(100));
                 }
             }
             if gpu.stage().aloft(flow(index), way) == Aloft::Flying {
