@@ -39,6 +39,7 @@ pub mod errno;
 pub mod fd;
 #[cfg(not(loom))]
 pub mod ffi;
+pub mod file_limit;
 #[cfg(not(loom))]
 pub mod gpu;
 #[cfg(not(loom))]

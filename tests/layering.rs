@@ -15,6 +15,7 @@ const TABLE: &[(&str, &str)] = &[
     ("errno", ""),
     ("id", ""),
     ("time", ""),
+    ("file_limit", ""),
     ("telemetry", ""),
     ("prefetch", ""),
     ("ffi", ""),
@@ -62,7 +63,7 @@ const TABLE: &[(&str, &str)] = &[
 ];
 
 /// What everybody above may use, each of them only what stands before it.
-const BASE: &[&str] = &["errno", "id", "time", "telemetry", "prefetch"];
+const BASE: &[&str] = &["errno", "id", "time", "file_limit", "telemetry", "prefetch"];
 
 /// Whether the table lets `module` use `other`.
 fn may_use(module: &str, other: &str) -> bool {
