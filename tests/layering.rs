@@ -18,6 +18,9 @@ const TABLE: &[(&str, &str)] = &[
     ("file_limit", ""),
     ("telemetry", ""),
     ("prefetch", ""),
+    ("expression", ""),
+    // Data for unit tests; nothing else may use it.
+    ("seeded", ""),
     ("ffi", ""),
     ("config", ""),
     ("gpu", "config ffi"),
@@ -63,7 +66,15 @@ const TABLE: &[(&str, &str)] = &[
 ];
 
 /// What everybody above may use, each of them only what stands before it.
-const BASE: &[&str] = &["errno", "id", "time", "file_limit", "telemetry", "prefetch"];
+const BASE: &[&str] = &[
+    "errno",
+    "id",
+    "time",
+    "file_limit",
+    "telemetry",
+    "prefetch",
+    "expression",
+];
 
 /// Whether the table lets `module` use `other`.
 fn may_use(module: &str, other: &str) -> bool {
