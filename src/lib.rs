@@ -41,6 +41,7 @@ pub mod expression;
 pub mod fd;
 #[cfg(not(loom))]
 pub mod ffi;
+pub mod file_limit;
 #[cfg(not(loom))]
 pub mod gpu;
 #[cfg(not(loom))]

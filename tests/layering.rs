@@ -15,6 +15,7 @@ const TABLE: &[(&str, &str)] = &[
     ("errno", ""),
     ("id", ""),
     ("time", ""),
+    ("file_limit", ""),
     ("telemetry", ""),
     ("prefetch", ""),
     ("expression", ""),
@@ -65,7 +66,15 @@ const TABLE: &[(&str, &str)] = &[
 ];
 
 /// What everybody above may use, each of them only what stands before it.
-const BASE: &[&str] = &["errno", "id", "time", "telemetry", "prefetch", "expression"];
+const BASE: &[&str] = &[
+    "errno",
+    "id",
+    "time",
+    "file_limit",
+    "telemetry",
+    "prefetch",
+    "expression",
+];
 
 /// Whether the table lets `module` use `other`.
 fn may_use(module: &str, other: &str) -> bool {

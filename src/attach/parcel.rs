@@ -1,17 +1,26 @@
 //! What a program leaves to the one that it executes: a memfd that is inherited with the sockets, and lists them.
 //!
-//! The parcel names two more inherited descriptors: the control socket of a process cell that holds everything listed
-//! (`fork::reserve`), and the memory of what the processes agree on before they are attached. `KNET_EXEC` in the new
-//! program's environment says where the parcel is. Nothing here is believed beyond what a program could do to itself.
+//! The parcel names three more inherited descriptors: the control socket of a process cell that holds everything listed
+//! (`fork::reserve`), the memory of what the processes agree on before they are attached, and the socket that accepted numbers
+//! have in common. `KNET_EXEC` in the new program's environment says where the parcel is. Nothing here is believed beyond what a
+//! program could do to itself.
+//!
+//! Where the descriptors stand is the same in every build: one that cannot read the rest closes them, or whoever waits for
+//! their end would wait in vain.
 
+pub mod places;
+
+use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, SeekFrom};
 use rustix::io::FdFlags;
 
+use self::places::Places;
 use super::pending;
 use crate::BUILD_VERSION;
 use crate::channel::{ABI, MAGIC};
 use crate::errno::{Errno, Result};
 use crate::ffi::{descriptor, process};
+use crate::file_limit;
 use crate::thread;
 
 /// One number that is handed over.
@@ -34,12 +43,14 @@ pub struct Head {
     pub control: i32,
     /// The memory of the registry, or -1.
     pub region: i32,
+    /// The socket that accepted numbers have in common, or -1.
+    pub spare: i32,
     /// A row's socket may have another number than the row says (posix_spawn).
     pub moved: bool,
-    /// The inode of the socket that accepted numbers have in common; 0 = none.
-    pub spare: u64,
-    /// The process that packed it, which holds the records.
-    pub packer: u32,
+    /// As whom the records list the new program.
+    pub heir: u32,
+    /// Else nothing but the descriptors is known.
+    pub is_of_this_build: bool,
 }
 
 const ROW_BYTES: usize = 24;
@@ -53,30 +64,52 @@ pub struct Parcel {
     fd: i32,
     control: i32,
     region: i32,
+    spare: i32,
+    places: Option<Places>,
     chunk: [u8; CHUNK * ROW_BYTES],
     used: usize,
     rows: u32,
 }
 
 impl Parcel {
-    /// An empty one.
+    /// An empty one; `for_child`: for a program that posix_spawn executes, which may close what it does not know.
     ///
     /// # Errors
     /// EMFILE; EPERM or ENOSYS where memfd_create is not allowed.
-    pub fn new() -> Result<Self> {
+    pub fn new(for_child: bool) -> Result<Self> {
         let made = rustix::fs::memfd_create(c"knet-exec", MemfdFlags::CLOEXEC)?;
-        let fd = descriptor::lift(made)?;
-        note(fd);
-        let parcel = Self {
-            fd,
+        rustix::fs::seek(&made, SeekFrom::Start(HEAD_BYTES as u64))?;
+        let mut parcel = Self {
+            fd: -1,
             control: -1,
             region: -1,
+            spare: -1,
+            places: if for_child && !is_foreign() {
+                Places::take()
+            } else {
+                None
+            },
             chunk: [0; CHUNK * ROW_BYTES],
             used: 0,
             rows: 0,
         };
-        rustix::fs::seek(descriptor::lend(fd)?, SeekFrom::Start(HEAD_BYTES as u64))?;
+        parcel.fd = parcel.seat(made, 0)?;
         Ok(parcel)
+    }
+
+    /// Puts what is part of it out of the program's way.
+    fn seat(&self, made: OwnedFd, at: usize) -> Result<i32> {
+        let fd = match &self.places {
+            Some(places) => places.seat(descriptor::raw(made), at),
+            None => descriptor::lift(made),
+        }?;
+        note(fd);
+        Ok(fd)
+    }
+
+    fn seat_copy(&self, fd: i32, at: usize) -> Result<i32> {
+        let copy = rustix::io::fcntl_dupfd_cloexec(descriptor::lend(fd)?, 0)?;
+        self.seat(copy, at)
     }
 
     /// Appends a row.
@@ -99,6 +132,7 @@ impl Parcel {
     }
 
     fn flush(&mut self) -> Result<()> {
+        file_limit::check((HEAD_BYTES + self.rows as usize * ROW_BYTES) as u64)?;
         let file = descriptor::lend(self.fd)?;
         let mut rest = self.chunk.get(..self.used).unwrap_or(&[]);
         while !rest.is_empty() {
@@ -118,12 +152,21 @@ impl Parcel {
     }
 
     /// The control socket that goes with it; it is the parcel's from now on.
-    pub fn set_control(&mut self, control: i32) {
+    ///
+    /// # Errors
+    /// None that a number which is open can bring.
+    pub fn set_control(&mut self, control: i32) -> Result<()> {
         if !is_foreign() {
             descriptor::forget(control);
         }
-        note(control);
-        self.control = control;
+        let Some(places) = &self.places else {
+            note(control);
+            self.control = control;
+            return Ok(());
+        };
+        self.control = places.seat(control, 1)?;
+        note(self.control);
+        Ok(())
     }
 
     /// A copy of the registry's memory goes with it.
@@ -131,9 +174,16 @@ impl Parcel {
     /// # Errors
     /// EMFILE.
     pub fn set_region(&mut self, region: i32) -> Result<()> {
-        let copy = rustix::io::fcntl_dupfd_cloexec(descriptor::lend(region)?, 0)?;
-        self.region = descriptor::lift(copy)?;
-        note(self.region);
+        self.region = self.seat_copy(region, 2)?;
+        Ok(())
+    }
+
+    /// A copy of the socket that accepted numbers have in common goes with it: to the new program it is that as well.
+    ///
+    /// # Errors
+    /// EMFILE.
+    pub fn set_spare(&mut self, spare: i32) -> Result<()> {
+        self.spare = self.seat_copy(spare, 3)?;
         Ok(())
     }
 
@@ -141,18 +191,18 @@ impl Parcel {
     ///
     /// # Errors
     /// As [`Parcel::push`].
-    pub fn send(&mut self, moved: bool, spare: u64) -> Result<i32> {
+    pub fn send(&mut self, moved: bool, heir: u32) -> Result<i32> {
         self.flush()?;
         let mut head = [0_u8; HEAD_BYTES];
         let signed = |number: i32| u64::from(number.cast_unsigned());
         let words = [
             u64::from(MAGIC) << 32 | u64::from(ABI),
             version(),
-            u64::from(self.rows) << 32 | u64::from(moved),
             signed(self.control),
             signed(self.region),
-            spare,
-            u64::from(thread::process()),
+            signed(self.spare),
+            u64::from(self.rows) << 32 | u64::from(moved),
+            u64::from(heir),
         ];
         for (to, word) in head.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_ne_bytes());
@@ -160,7 +210,7 @@ impl Parcel {
         if rustix::io::pwrite(descriptor::lend(self.fd)?, &head, 0)? != HEAD_BYTES {
             return Err(Errno::NOSPC);
         }
-        for fd in [self.fd, self.control, self.region] {
+        for fd in self.descriptors() {
             if fd >= 0 {
                 rustix::io::fcntl_setfd(descriptor::lend(fd)?, FdFlags::empty())?;
             }
@@ -170,17 +220,24 @@ impl Parcel {
 }
 
 impl Parcel {
+    const fn descriptors(&self) -> [i32; 4] {
+        [self.fd, self.control, self.region, self.spare]
+    }
+
     /// Nothing was executed in this process: what the parcel held is let go of, unless a child has inherited it.
     pub fn close(&mut self) {
-        for fd in [self.fd, self.control, self.region] {
+        for fd in self.descriptors() {
             if fd >= 0 {
                 if !is_foreign() {
                     pending::forget(fd);
                 }
-                descriptor::shut(fd);
+                if self.places.is_none() {
+                    descriptor::shut(fd);
+                }
             }
         }
-        (self.fd, self.control, self.region) = (-1, -1, -1);
+        self.places = None;
+        (self.fd, self.control, self.region, self.spare) = (-1, -1, -1, -1);
     }
 }
 
@@ -213,24 +270,26 @@ fn version() -> u64 {
 /// The head of the parcel at `fd`.
 ///
 /// # Errors
-/// EPROTO when it is none of this build's, what pread(2) says.
+/// EPROTO when it is none, what pread(2) says.
 pub fn head(fd: i32) -> Result<Head> {
     let mut bytes = [0; HEAD_BYTES];
     if rustix::io::pread(descriptor::lend(fd)?, &mut bytes, 0)? != HEAD_BYTES {
         return Err(Errno::PROTO);
     }
     let word = |n: usize| word_at(&bytes, n);
-    if word(0) != u64::from(MAGIC) << 32 | u64::from(ABI) || word(1) != version() {
+    if word(0) >> 32 != u64::from(MAGIC) {
         return Err(Errno::PROTO);
     }
     let number = |n: usize| u32::try_from(word(n)).map_or(-1, u32::cast_signed);
     Ok(Head {
-        rows: u32::try_from(word(2) >> 32).unwrap_or(0),
-        control: number(3),
-        region: number(4),
-        moved: word(2) & 1 != 0,
-        spare: word(5),
-        packer: u32::try_from(word(6)).unwrap_or(0),
+        control: number(2),
+        region: number(3),
+        spare: number(4),
+        rows: u32::try_from(word(5) >> 32).unwrap_or(0),
+        moved: word(5) & 1 != 0,
+        heir: u32::try_from(word(6)).unwrap_or(0),
+        is_of_this_build: word(0) == u64::from(MAGIC) << 32 | u64::from(ABI)
+            && word(1) == version(),
     })
 }
 
@@ -241,11 +300,11 @@ fn word_at(bytes: &[u8], n: usize) -> u64 {
     word.map_or(0, u64::from_ne_bytes)
 }
 
-/// Visits the rows of the parcel at `fd` until `visit` says false.
+/// Visits the rows of the parcel at `fd`.
 ///
 /// # Errors
 /// What pread(2) says.
-pub fn for_each(fd: i32, rows: u32, mut visit: impl FnMut(Row) -> bool) -> Result<()> {
+pub fn for_each(fd: i32, rows: u32, mut visit: impl FnMut(Row)) -> Result<()> {
     let mut bytes = [0; CHUNK * ROW_BYTES];
     let mut at = HEAD_BYTES as u64;
     let mut left = rows;
@@ -265,9 +324,7 @@ pub fn for_each(fd: i32, rows: u32, mut visit: impl FnMut(Row) -> bool) -> Resul
                 entry: word_at(row, 1),
                 inode: word_at(row, 2),
             };
-            if !visit(row) {
-                return Ok(());
-            }
+            visit(row);
         }
         at += (whole * ROW_BYTES) as u64;
     }
@@ -285,7 +342,7 @@ mod tests {
             entry: u64::MAX - u64::from(n.unsigned_abs()),
             inode: 7,
         };
-        let mut parcel = Parcel::new().unwrap();
+        let mut parcel = Parcel::new(false).unwrap();
         for n in 0..100 {
             parcel.push(row(n)).unwrap();
         }
@@ -297,25 +354,40 @@ mod tests {
                 rows: 100,
                 control: -1,
                 region: -1,
+                spare: -1,
                 moved: true,
-                spare: 9,
-                packer: thread::process()
+                heir: 9,
+                is_of_this_build: true,
             }
         );
         let mut seen = Vec::new();
-        for_each(fd, found.rows, |row| {
-            seen.push(row);
-            true
-        })
-        .unwrap();
+        for_each(fd, found.rows, |row| seen.push(row)).unwrap();
         assert_eq!(seen, (0..100).map(row).collect::<Vec<_>>());
         assert_eq!(
             rustix::io::fcntl_getfd(descriptor::lend(fd).unwrap()),
             Ok(FdFlags::empty()),
             "it is inherited"
         );
-        assert_eq!(for_each(fd, 101, |_| true), Err(Errno::PROTO));
+        assert_eq!(for_each(fd, 101, |_| ()), Err(Errno::PROTO));
         drop(parcel);
         head(fd).unwrap_err();
+    }
+
+    #[test]
+    fn a_parcel_of_another_build_names_its_descriptors() {
+        let mut parcel = Parcel::new(false).unwrap();
+        let other = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let other = std::os::fd::AsRawFd::as_raw_fd(&other);
+        parcel.set_region(other).unwrap();
+        parcel.set_spare(other).unwrap();
+        let fd = parcel.send(false, 1).unwrap();
+        let mine = head(fd).unwrap();
+        assert!(mine.is_of_this_build && mine.region >= 0 && mine.spare > mine.region);
+        rustix::io::pwrite(descriptor::lend(fd).unwrap(), b"another ", 8).unwrap();
+        let found = head(fd).unwrap();
+        assert!(!found.is_of_this_build);
+        assert_eq!((found.region, found.spare), (mine.region, mine.spare));
+        rustix::io::pwrite(descriptor::lend(fd).unwrap(), &[0; 8], 0).unwrap();
+        assert_eq!(head(fd), Err(Errno::PROTO), "something else");
     }
 }

@@ -1,12 +1,12 @@
-//! Descriptors of an attach that is under way. A child that another thread forks meanwhile closes its copies: each of them would
-//! keep something open that must end with its parent (the host's end of a socket, a lock, the config).
+//! Descriptors of an attach, or of a parcel, that is under way. A child that another thread forks meanwhile closes its copies:
+//! each of them would keep something open that must end with its parent (the host's end of a socket, a lock, the config).
 
 use core::sync::atomic::{AtomicI32, Ordering};
 
 use crate::ffi::descriptor;
 
-/// An attach has fewer of them at a time.
-const PLACES: usize = 8;
+/// An attach has fewer than eight of them at a time, and a parcel four.
+const PLACES: usize = 16;
 /// Descriptor + 1; 0 = none.
 static OPEN: [AtomicI32; PLACES] = [const { AtomicI32::new(0) }; PLACES];
 

@@ -29,6 +29,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::byte_ring::Range;
 use crate::errno::{Errno, Result};
+use crate::file_limit;
 
 pub use control::Control;
 pub use receive::{Receive, Staging};
@@ -117,6 +118,8 @@ impl Drop for Mapping {
 
 /// A memfd of `bytes` bytes that can neither shrink nor grow.
 fn sealed(name: &str, bytes: u64) -> Result<OwnedFd> {
+    // A host inside a program has the program's limit.
+    file_limit::check(bytes)?;
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&fd, bytes)?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;

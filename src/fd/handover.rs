@@ -4,18 +4,19 @@
 //! program that is executed takes it out when its preloaded object is loaded: numbers, epolls and what they watch are what they
 //! were, and at no moment has nobody held them.
 //!
-//! DEVIATION: what another thread opens between the parcel and exec is not in it. A program that does not load the object
-//! gets the kernel twins, which are not connected; the connections end when nobody else has them, and a line says so.
+//! DEVIATION: what another thread opens between the parcel and exec is not in it; an epoll that posix_spawn moves to another
+//! number loses the accelerated half of what it watches. A program that does not load the object gets the kernel twins, which are
+//! not connected; the connections end when nobody else has them, and a line says so.
 
 use rustix::fs::FileType;
 
 use super::table::{self, Entry, Handle};
 use super::{Socket, epoll, foreign, is_foreign, registry, release, twin};
 use crate::attach::fork::{self, Heir};
-use crate::attach::parcel::{self, Parcel, Row};
+use crate::attach::parcel::{self, Parcel, Row, places};
 use crate::attach::{self, Link, link};
 use crate::errno::{Errno, Result};
-use crate::ffi::{descriptor, environment};
+use crate::ffi::{descriptor, environment, process, wait};
 use crate::socket::{close, hold};
 use crate::{progress, waiter};
 
@@ -35,6 +36,14 @@ pub const NAME: &[u8] = b"KNET_EXEC";
 #[must_use]
 pub fn is_needed() -> bool {
     table::end() > 0
+}
+
+/// The numbers that a child of posix_spawn must not close, in order.
+///
+/// # Errors
+/// EMFILE; EAGAIN while another thread asks for the first time.
+pub fn kept_numbers() -> Result<[i32; places::COUNT]> {
+    places::keep(twin::spare()?)
 }
 
 /// The present host, when what lives in it can be handed over.
@@ -86,19 +95,57 @@ fn inherited(how: How, visit: &mut dyn FnMut(Row, Entry)) {
     }
 }
 
+/// What is on its way to a program that is about to be executed.
+#[derive(Debug)]
+pub struct Package {
+    parcel: Parcel,
+    heir: Option<u32>,
+}
+
+impl Package {
+    /// Where the parcel is.
+    #[must_use]
+    pub const fn number(&self) -> i32 {
+        self.parcel.number()
+    }
+
+    /// Behind the call: nothing was executed, or a process of its own, `child`, has it.
+    pub fn end(mut self, child: Option<u32>) {
+        self.parcel.close();
+        if let Some(heir) = self.heir {
+            // A child that is quicker has put itself there.
+            registry::change_holder(heir, child.unwrap_or(0));
+        }
+    }
+}
+
 /// Puts what is inherited into a parcel; None when there is nothing.
 ///
 /// # Errors
-/// EAGAIN when the family has no process cell left, EMFILE, what memfd_create(2) says.
-pub fn pack(how: How) -> Result<Option<Parcel>> {
+/// EAGAIN when the family has no process cell left, EMFILE, what memfd_create(2) says, EFBIG.
+pub fn pack(how: How) -> Result<Option<Package>> {
+    let heir = match how {
+        How::Spawned => Some(registry::next_heir()),
+        // What this process holds is the new program's; a child that shares our memory holds nothing yet.
+        How::Here => is_foreign().then(process::pid),
+    };
+    let packed = fill(how, heir);
+    if let (Some(heir), Ok(None) | Err(_)) = (heir, &packed) {
+        registry::change_holder(heir, 0);
+    }
+    Ok(packed?.map(|parcel| Package { parcel, heir }))
+}
+
+fn fill(how: How, heir: Option<u32>) -> Result<Option<Parcel>> {
     let link = living();
     let mut count = 0;
     let mut of_host = false;
-    let other_process = how == How::Spawned || is_foreign();
     inherited(how, &mut |_, entry| {
         count += 1;
-        if other_process {
-            super::hold_record_for_child(entry);
+        match (entry, heir) {
+            (Entry::Undecided(record), Some(heir)) => registry::hold_socket_for_heir(record, heir),
+            (Entry::Epoll(record), Some(heir)) => registry::hold_epoll_for_heir(record, heir),
+            _ => {}
         }
         of_host |= match entry {
             Entry::Socket(_) => true,
@@ -109,14 +156,14 @@ pub fn pack(how: How) -> Result<Option<Parcel>> {
     if count == 0 {
         return Ok(None);
     }
-    let mut parcel = Parcel::new()?;
+    let mut parcel = Parcel::new(how == How::Spawned)?;
     if let Some(link) = link.filter(|_| of_host) {
-        let heir = if how == How::Here && !is_foreign() {
+        let whose = if heir.is_none() {
             Heir::Executed
         } else {
             Heir::Spawned
         };
-        let (_, control) = fork::reserve_for(link, heir, |cell| {
+        let (_, control) = fork::reserve_for(link, whose, |cell| {
             let held = link.control.held(cell).ok_or(Errno::PROTO)?;
             inherited(how, &mut |_, entry| match entry {
                 Entry::Socket(handle) if handle.link == link.number() => {
@@ -129,10 +176,13 @@ pub fn pack(how: How) -> Result<Option<Parcel>> {
             });
             Ok(())
         })?;
-        parcel.set_control(control);
+        parcel.set_control(control)?;
     }
     if let Some(memory) = registry::shared_memory() {
         parcel.set_region(memory)?;
+    }
+    if let Some(spare) = twin::known_spare() {
+        parcel.set_spare(spare)?;
     }
     let mut result = Ok(());
     inherited(how, &mut |row, entry| {
@@ -145,11 +195,7 @@ pub fn pack(how: How) -> Result<Option<Parcel>> {
         }
     });
     result?;
-    let spare = twin::known_spare().and_then(|fd| {
-        let found = rustix::fs::fstat(descriptor::lend(fd).ok()?).ok()?;
-        Some(found.st_ino)
-    });
-    parcel.send(how == How::Spawned, spare.unwrap_or(0))?;
+    parcel.send(how == How::Spawned, heir.unwrap_or_else(process::pid))?;
     Ok(Some(parcel))
 }
 
@@ -181,7 +227,17 @@ pub fn unpack() {
         return;
     };
     crate::thread::remember_process();
-    for inherited in [fd, head.control, head.region] {
+    let all = [fd, head.control, head.region, head.spare];
+    if !head.is_of_this_build {
+        for fd in all {
+            descriptor::shut(fd);
+        }
+        crate::error!(
+            "the accelerated sockets of the program before this one are lost: it has another build of this library"
+        );
+        return;
+    }
+    for inherited in all {
         if let Ok(lent) = descriptor::lend(inherited) {
             let _ = rustix::io::fcntl_setfd(lent, rustix::io::FdFlags::CLOEXEC);
         }
@@ -191,6 +247,9 @@ pub fn unpack() {
             .ok_or(Errno::BADF)
             .and_then(descriptor::internalize)
     };
+    if let Ok(spare) = move_away(head.spare) {
+        twin::take_over(spare);
+    }
     let region = move_away(head.region)
         .and_then(|memory| registry::take_over(memory).inspect_err(|_| descriptor::close(memory)));
     let link = move_away(head.control)
@@ -204,7 +263,7 @@ pub fn unpack() {
         if lost > 0 {
             crate::error!("{lost} accelerated sockets of the program before this one are lost");
         }
-        registry::leave_rest();
+        registry::leave_rest(head.heir);
     }
     if let Some(link) = link {
         let_go(link);
@@ -218,43 +277,80 @@ fn settle(fd: i32, head: &parcel::Head, link: Option<&'static Link>, has_records
     let mut take = |number: i32, row: Row| {
         let done = match Entry::unpack(row.entry) {
             Entry::Socket(handle) => link.is_some_and(|link| take_socket(number, handle, link)),
-            entry if has_records => take_record(number, entry, head.packer, link),
+            entry if has_records => take_record(number, entry, head.heir, link),
             _ => true,
         };
         lost += usize::from(!done);
     };
-    let inode = |number: i32| {
-        let found = rustix::fs::fstat(descriptor::lend(number).ok()?).ok()?;
-        Some(found.st_ino)
-    };
-    let each = |visit: &mut dyn FnMut(Row) -> bool| {
+    let each = |visit: &mut dyn FnMut(Row)| {
         // What cannot be read is not there.
         let _ = parcel::for_each(fd, head.rows, visit);
     };
-    if !head.moved {
-        each(&mut |row| {
-            if inode(row.fd) == Some(row.inode) {
-                take(row.fd, row);
-            }
-            true
-        });
-        return lost;
-    }
-    super::for_each_open(|number| {
-        let Some(mine) = inode(number) else { return };
-        let mut found = None;
-        each(&mut |row| {
-            let here = row.inode == mine && row.fd == number;
-            if here || (row.inode == mine && mine != head.spare) {
-                found = Some(row);
-            }
-            !here
-        });
-        if let Some(row) = found {
-            take(number, row);
+    each(&mut |row| {
+        let is_it = match Entry::unpack(row.entry) {
+            Entry::Epoll(_) => is_epoll(row.fd),
+            _ => socket_inode(row.fd) == Some(row.inode),
+        };
+        if is_it {
+            take(row.fd, row);
         }
     });
+    if head.moved {
+        for_each_moved(&mut |moved: &mut [(i32, u64)]| {
+            each(&mut |row| {
+                for (number, inode) in moved.iter_mut() {
+                    if *inode == row.inode && !matches!(Entry::unpack(row.entry), Entry::Epoll(_)) {
+                        take(*number, row);
+                        *inode = 0;
+                    }
+                }
+            });
+        });
+    }
     lost
+}
+
+/// The inode by which the socket `number` is known again. An epoll has none of its own.
+fn socket_inode(number: i32) -> Option<u64> {
+    let found = rustix::fs::fstat(descriptor::lend(number).ok()?).ok()?;
+    let is_socket = FileType::from_raw_mode(found.st_mode) == FileType::Socket;
+    is_socket.then_some(found.st_ino)
+}
+
+/// Whether `number` is an epoll: only one says of a socket that it does not contain it.
+fn is_epoll(number: i32) -> bool {
+    twin::spare()
+        .is_ok_and(|spare| wait::epoll_ctl(number, DELETE, spare, None) == Err(Errno::NOENT))
+}
+
+/// EPOLL_CTL_DEL.
+const DELETE: i32 = 2;
+/// Numbers for which the rows are read once.
+const MOVED: usize = 128;
+
+/// Visits the sockets whose numbers nobody has claimed, many at a time, with their inodes. A copy of the spare socket is nobody's
+/// in particular.
+fn for_each_moved(visit: &mut dyn FnMut(&mut [(i32, u64)])) {
+    let spare = twin::known_spare().and_then(socket_inode);
+    let mut moved = [(-1, 0); MOVED];
+    let mut used = 0;
+    super::for_each_open(|number| {
+        if table::entry(number) != Entry::Kernel || descriptor::is_internal(number) {
+            return;
+        }
+        let Some(inode) = socket_inode(number).filter(|inode| Some(*inode) != spare) else {
+            return;
+        };
+        if let Some(place) = moved.get_mut(used) {
+            *place = (number, inode);
+            used += 1;
+        }
+        if used == MOVED {
+            visit(&mut moved);
+            used = 0;
+        }
+    });
+    visit(moved.get_mut(..used).unwrap_or(&mut []));
 }
 
 fn take_socket(number: i32, handle: Handle, link: &'static Link) -> bool {
@@ -270,10 +366,10 @@ fn take_socket(number: i32, handle: Handle, link: &'static Link) -> bool {
     true
 }
 
-fn take_record(number: i32, entry: Entry, packer: u32, link: Option<&'static Link>) -> bool {
+fn take_record(number: i32, entry: Entry, heir: u32, link: Option<&'static Link>) -> bool {
     let taken = match entry {
-        Entry::Undecided(record) => registry::adopt_socket(record, packer),
-        Entry::Epoll(record) => registry::adopt_epoll(record, packer),
+        Entry::Undecided(record) => registry::adopt_socket(record, heir),
+        Entry::Epoll(record) => registry::adopt_epoll(record, heir),
         _ => false,
     };
     if taken {

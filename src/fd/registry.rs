@@ -18,7 +18,8 @@ use rustix::fs::MemfdFlags;
 use self::epoll::EpollRecord;
 use self::socket::SocketRecord;
 use crate::errno::{Errno, Result};
-use crate::ffi::descriptor;
+use crate::ffi::{descriptor, process};
+use crate::file_limit;
 
 mod epoll;
 mod holders;
@@ -26,13 +27,13 @@ mod socket;
 
 pub use self::epoll::{
     EPOLLS, Left, adopt_epoll, copy_epoll, count_kernel_items, count_nestings, end_epoll,
-    has_epoll, hold_epoll_for_child, is_nested, new_epoll, note_polled, release_epoll,
-    retain_epoll,
+    has_epoll, hold_epoll_for_child, hold_epoll_for_heir, is_nested, new_epoll, note_polled,
+    release_epoll, retain_epoll,
 };
 pub use self::socket::{
     Decision, INTERESTS, Registration, SOCKETS, adopt_socket, begin_routing, copy_socket, decision,
-    end_routing, hold_socket_for_child, new_socket, register, release_socket, retain_socket,
-    take_over_routing, take_registrations, unregister,
+    end_routing, hold_socket_for_child, hold_socket_for_heir, new_socket, register, release_socket,
+    retain_socket, take_over_routing, take_registrations, unregister,
 };
 
 /// What lies in the shared memory.
@@ -77,8 +78,10 @@ pub fn ensure() -> bool {
 
 /// Memory that a program which is executed can map too.
 fn memory() -> Result<i32> {
+    let bytes = size_of::<Region>() as u64;
+    file_limit::check(bytes)?;
     let made = rustix::fs::memfd_create(c"knet-registry", MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&made, size_of::<Region>() as u64)?;
+    rustix::fs::ftruncate(&made, bytes)?;
     descriptor::internalize(made)
 }
 
@@ -176,11 +179,28 @@ pub fn leave(old: &Region) {
     epoll::leave(old);
 }
 
-/// After [`take_over`] and what was adopted: this process holds nothing else.
-pub fn leave_rest() {
+/// After [`take_over`] and what was adopted: this process, which is also listed as `heir`, holds nothing else.
+pub fn leave_rest(heir: u32) {
     if let Some(region) = region() {
-        socket::leave_rest(region);
-        epoll::leave_rest(region);
+        socket::leave_rest(region, heir);
+        epoll::leave_rest(region, heir);
+    }
+}
+
+/// Spawned programs so far.
+static HEIRS: AtomicU32 = AtomicU32::new(0);
+
+/// As whom the records list a program that a child of this process is about to execute, until [`change_holder`].
+#[must_use]
+pub fn next_heir() -> u32 {
+    holders::heir(process::pid(), HEIRS.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Whatever the records list as `from` they list as process `to`; 0 = not any more.
+pub fn change_holder(from: u32, to: u32) {
+    if let Some(region) = region() {
+        socket::change_holder(region, from, to);
+        epoll::change_holder(region, from, to);
     }
 }
 

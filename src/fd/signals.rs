@@ -10,11 +10,12 @@ use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 use super::Socket;
+use super::twin::status_flags;
 use crate::attach::{self, Signals};
 use crate::channel::sync::Ordering;
-use crate::errno::Result;
+use crate::errno::{Errno, Result};
 use crate::ffi::async_io::{self, Owner};
-use crate::ffi::{descriptor, errno};
+use crate::ffi::{descriptor, errno, process};
 use crate::socket::{info, state};
 
 /// O_ASYNC.
@@ -114,30 +115,36 @@ fn pipe(fd: i32, owner: Owner, signal: i32, urgent: bool) -> Result<i32> {
     Ok(pipe)
 }
 
-/// The kernel tells a handler the number under which O_ASYNC was set. So the pipe has the socket's number for that moment; what
-/// the number means to our calls stands elsewhere.
+/// The kernel tells a handler the number under which O_ASYNC was set. So a child sets it, in whose table the pipe may have the
+/// socket's number: in ours another thread would meet it there, or a fork inherit it.
 fn start_as(pipe: i32, fd: i32) -> Result<()> {
-    let twin = descriptor::internal_copy(fd)?;
-    let flags = rustix::io::fcntl_getfd(descriptor::lend(fd)?)?;
-    let close_on_exec = flags.contains(rustix::io::FdFlags::CLOEXEC);
-    let started = descriptor::replace(pipe, fd, close_on_exec).and_then(|()| async_io::start(fd));
-    let back = descriptor::replace(twin, fd, close_on_exec);
-    descriptor::close(twin);
-    started.and(back)
+    let child = process::clone_silent()?;
+    if child == 0 {
+        let started = descriptor::replace(pipe, fd, true).and_then(|()| async_io::start(fd));
+        process::exit(i32::from(started.is_err()));
+    }
+    process::reap_silent(child)?;
+    // What is set is the pipe's, whoever has it.
+    if status_flags(pipe)? & ASYNC == 0 {
+        return Err(Errno::AGAIN);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::AtomicBool;
+
+    fn socket() -> i32 {
+        use rustix::net::{AddressFamily, SocketType};
+        let made = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None);
+        descriptor::raw(made.unwrap())
+    }
 
     #[test]
     fn a_pipe_has_the_owner_and_the_signal_of_the_socket() {
-        let socket = rustix::net::socket(
-            rustix::net::AddressFamily::INET,
-            rustix::net::SocketType::STREAM,
-            None,
-        );
-        let fd = descriptor::raw(socket.unwrap());
+        let fd = socket();
         assert!(async_io::owner(fd).unwrap().is_nobody());
         // This very process, which does not look at the signal: it is ignored unless handled.
         let me = i32::try_from(crate::thread::process()).unwrap();
@@ -154,6 +161,33 @@ mod tests {
         assert_eq!(rustix::io::write(ends, b"x"), Ok(1));
         assert_eq!(rustix::io::read(ends, &mut [0; 9]), Ok(1));
         descriptor::close(made);
+        descriptor::close(fd);
+    }
+
+    #[test]
+    fn a_pipe_that_signals_under_a_number_is_never_at_it() {
+        let fd = socket();
+        let inode = |fd| {
+            rustix::fs::fstat(descriptor::lend(fd).unwrap())
+                .unwrap()
+                .st_ino
+        };
+        let before = inode(fd);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    assert_eq!(inode(fd), before, "what another thread sees there");
+                }
+            });
+            for _ in 0..20 {
+                let made = pipe(fd, Owner::default(), 40, false).unwrap();
+                assert_eq!(async_io::signal(made), Ok(40));
+                assert_ne!(status_flags(made).unwrap() & ASYNC, 0);
+                descriptor::close(made);
+            }
+            over.store(true, Ordering::Relaxed);
+        });
         descriptor::close(fd);
     }
 }

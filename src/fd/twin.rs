@@ -46,6 +46,17 @@ pub fn known_spare() -> Option<i32> {
     (known >= 0).then_some(known)
 }
 
+/// The spare socket of the program before this one is this one's, as the numbers that it left are copies of it: an internal
+/// descriptor.
+pub fn take_over(spare: i32) {
+    if SPARE
+        .compare_exchange(-1, spare, Ordering::AcqRel, Ordering::Acquire)
+        .is_err()
+    {
+        descriptor::close(spare);
+    }
+}
+
 /// A number for an accepted connection: the lowest free one, as accept(2) gives.
 ///
 /// # Errors

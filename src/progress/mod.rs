@@ -23,6 +23,6 @@ pub mod words;
 pub use drive::{Drive, Resting};
 #[cfg(not(loom))]
 pub use place::{
-    Loop, Next, RINGERS, Rest, Settings, Turned, Waiting, end, install, is_ending, is_here,
-    must_park, retire, stop, was_here,
+    Loop, Next, RINGERS, Rest, Settings, Turned, Waiting, end, hidden_until, install, is_ending,
+    is_here, retire, stop, was_here,
 };

@@ -98,10 +98,15 @@ pub(super) static HELPER: AtomicU32 = AtomicU32::new(0);
 
 /// The thread that ends the program by exit(3); 0 = none.
 static ENDING: AtomicU32 = AtomicU32::new(0);
+/// When it began to, in nanoseconds of the monotonic clock.
+static ENDING_SINCE: AtomicU64 = AtomicU64::new(0);
+/// A program that is still there after this has exit handlers of its own that wait, perhaps for its threads.
+const ENDING_TIME: Duration = Duration::from_secs(2);
 
 /// The calling thread ends the program.
 pub fn end() {
-    ENDING.store(thread::id(), Ordering::Relaxed);
+    ENDING_SINCE.store(monotonic().nanos(), Ordering::Relaxed);
+    ENDING.store(thread::id(), Ordering::Release);
 }
 
 /// Whether a thread ends the program.
@@ -110,15 +115,20 @@ pub fn is_ending() -> bool {
     ENDING.load(Ordering::Relaxed) != 0
 }
 
-/// Whether the calling thread is one of those that the kernel is about to take away: another one ends the program, and this one
-/// must see nothing of it. Always false in a forked child, which has no other thread.
+/// Until when the calling thread must see nothing of the loop's end, as one of those that the kernel is about to take away while
+/// another one ends the program. Always None in a forked child, which has no other thread.
 #[must_use]
-pub fn must_park() -> bool {
-    let ending = ENDING.load(Ordering::Relaxed);
-    ending != 0
+pub fn hidden_until() -> Option<Instant> {
+    // Acquire: pairs with `end`.
+    let ending = ENDING.load(Ordering::Acquire);
+    let is_one = ending != 0
         && PROCESS_EVER.load(Ordering::Relaxed) == thread::process()
         && thread::role() == thread::PROGRAM
-        && ending != thread::id()
+        && ending != thread::id();
+    let since = Instant::from_nanos(ENDING_SINCE.load(Ordering::Relaxed));
+    is_one
+        .then_some(since + ENDING_TIME)
+        .filter(|end| monotonic() < *end)
 }
 
 /// Whether this process has a loop that its threads drive.

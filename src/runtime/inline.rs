@@ -13,6 +13,7 @@ use crate::attach::{self, inside};
 use crate::config::Config;
 use crate::errno::{Errno, Result};
 use crate::ffi::{descriptor, engine, environment};
+use crate::file_limit;
 use crate::host::{HandOver, Server, ServerConfig};
 use crate::lcore::{self, Lcore};
 use crate::progress::{self, Drive, Loop, Next, Rest, Settings, Turned};
@@ -48,6 +49,9 @@ const LOADER_WAIT: Duration = Duration::from_millis(50);
 /// What exit(3) waits for the last bytes and the port at most.
 const EXIT_WAIT: Duration = Duration::from_millis(400);
 
+/// More than any file of the host's has, besides the channel's memory and the log, which look themselves.
+const FILE_BYTES: u64 = 16 << 20;
+
 /// Lets programs that preload this object have a host inside. Called by the constructor; makes nothing.
 pub fn offer() {
     inside::offer(start);
@@ -55,6 +59,8 @@ pub fn offer() {
 
 /// Starts the control thread, which serves the client at the other end of `control`.
 fn start(control: OwnedFd) -> Result<()> {
+    // Behind the program's limit not only we would end.
+    file_limit::check(FILE_BYTES)?;
     let fresh = STAGE
         .compare_exchange(
             stage::NONE,
@@ -320,8 +326,11 @@ fn line(level: Level, text: &str) {
         }
         used += count;
     }
-    // One call, so that lines stay whole. Nobody is left to tell when it fails.
-    let _ = rustix::io::write(to, whole.get(..used).unwrap_or(&[]));
+    let whole = whole.get(..used).unwrap_or(&[]);
+    if file_limit::has_room(to, whole.len()) {
+        // One call, so that lines stay whole. Nobody is left to tell when it fails.
+        let _ = rustix::io::write(to, whole);
+    }
 }
 
 #[cfg(test)]

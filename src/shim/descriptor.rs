@@ -27,7 +27,7 @@ pub unsafe fn close(fd: c_int) -> c_int {
     // SAFETY: numbers only.
     let kernel = || unsafe { real::close(fd) };
     if entry == Entry::Kernel {
-        if descriptor::is_internal(fd) && !fd::is_foreign() {
+        if descriptor::is_internal(fd) {
             return cvt::done(Err(Errno::BADF));
         }
         return kernel();
@@ -78,9 +78,10 @@ fn duplicated(fd: c_int, copy: c_int) -> c_int {
     copy
 }
 
-/// Whether `to` is ours and cannot be taken away.
+/// Whether `to` is ours and cannot be taken away, not even from a child that shares our memory (vfork): it needs them to hand
+/// over, and the program that it executes does not get them.
 fn is_taken(fd: c_int, to: c_int) -> bool {
-    fd != to && descriptor::is_internal(to) && !fd::is_foreign()
+    fd != to && descriptor::is_internal(to)
 }
 
 /// dup2(2). DEVIATION: onto a number of our own plumbing (700 up) it is EBUSY.
@@ -120,8 +121,7 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let kernel = |first, last, flags| unsafe { real::close_range(first, last, flags) };
     let whole = flags & !UNSHARE != 0
         || first > last
-        || (table::end() == 0 && descriptor::next_internal(0).is_none())
-        || fd::is_foreign();
+        || (table::end() == 0 && descriptor::next_internal(0).is_none());
     if whole || flags & CLOEXEC != 0 {
         return kernel(first, last, flags);
     }
@@ -152,8 +152,11 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     }
 }
 
-/// Takes the entries of a range out of the table.
+/// Takes the entries of a range out of the table, unless it is that of another process's numbers.
 fn forget(first: c_uint, last: c_uint) {
+    if fd::is_foreign() {
+        return;
+    }
     let last = c_int::try_from(last).unwrap_or(c_int::MAX);
     let Ok(first) = c_int::try_from(first) else {
         return;

@@ -19,8 +19,7 @@ use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use self::arguments::with_arguments;
 use self::environment::Environment;
 use crate::attach::image::{self, Loads};
-use crate::attach::parcel::Parcel;
-use crate::fd::handover::{self, How};
+use crate::fd::handover::{self, How, Package};
 use crate::fd::{self, own};
 use crate::ffi::{errno, real};
 use crate::progress;
@@ -34,6 +33,9 @@ fn current() -> List {
     crate::ffi::environment::list()
 }
 
+/// What a call that executes a program came to: its result, and the process that it has made.
+type Executed = (c_int, Option<u32>);
+
 /// Runs `exec` with the environment `list`, or with one that hands our sockets over.
 ///
 /// # Safety
@@ -42,13 +44,13 @@ unsafe fn handing_over(
     how: How,
     list: List,
     loads: impl FnOnce() -> Loads,
-    exec: impl FnOnce(List) -> c_int,
+    exec: impl FnOnce(List) -> Executed,
 ) -> c_int {
     if thread::is_ours() || !handover::is_needed() {
-        return exec(list);
+        return exec(list).0;
     }
     let saved = errno::save();
-    let parcel = match loads() {
+    let package = match loads() {
         Loads::NoProgram => None,
         Loads::No(why) => {
             tell_lost(why);
@@ -61,33 +63,40 @@ unsafe fn handing_over(
             packed(how)
         }
     };
-    errno::restore(saved);
-    let Some(mut parcel) = parcel else {
-        return exec(list);
+    let Some(package) = package else {
+        errno::restore(saved);
+        return exec(list).0;
     };
     // SAFETY: as the caller promises.
-    let Ok(mut environment) = (unsafe { Environment::new(list) }) else {
-        return exec(list);
+    let mut environment = unsafe { Environment::new(list) };
+    let filled = match &mut environment {
+        // SAFETY: as above.
+        Ok(environment) => unsafe { environment.fill(list, package.number()) },
+        Err(error) => Err(*error),
     };
-    let number = parcel.number();
-    // SAFETY: as above.
-    let result = match unsafe { environment.fill(list, number) } {
-        Ok(list) => exec(list),
+    match filled {
+        Ok(list) => {
+            errno::restore(saved);
+            let (result, child) = exec(list);
+            let saved = errno::save();
+            package.end(child);
+            errno::restore(saved);
+            result
+        }
         Err(error) => {
+            // The program would inherit what it knows nothing of.
+            package.end(None);
             tell_lost("its environment is too large");
             crate::debug!("exec: errno={}", error.raw_os_error());
-            exec(list)
+            errno::restore(saved);
+            exec(list).0
         }
-    };
-    let saved = errno::save();
-    parcel.close();
-    errno::restore(saved);
-    result
+    }
 }
 
-fn packed(how: How) -> Option<Parcel> {
+fn packed(how: How) -> Option<Package> {
     match handover::pack(how) {
-        Ok(parcel) => parcel,
+        Ok(package) => package,
         Err(error) => {
             crate::warn!(
                 "exec: the accelerated sockets do not go with the program errno={}",
@@ -135,7 +144,7 @@ unsafe fn in_path(file: *const c_char) -> Loads {
 /// As for the C function.
 pub unsafe fn execve(path: *const c_char, argv: List, envp: List) -> c_int {
     // SAFETY: the caller's arguments.
-    let exec = |list| unsafe { real::execve(path, argv, list) };
+    let exec = |list| (unsafe { real::execve(path, argv, list) }, None);
     // SAFETY: as the caller promises.
     let loads = || unsafe { at_path(None, path) };
     // SAFETY: as the caller promises.
@@ -157,7 +166,7 @@ pub unsafe fn execv(path: *const c_char, argv: List) -> c_int {
 /// As for the C function.
 pub unsafe fn execvpe(file: *const c_char, argv: List, envp: List) -> c_int {
     // SAFETY: the caller's arguments.
-    let exec = |list| unsafe { real::execvpe(file, argv, list) };
+    let exec = |list| (unsafe { real::execvpe(file, argv, list) }, None);
     // SAFETY: as the caller promises.
     let loads = || unsafe { in_path(file) };
     // SAFETY: as the caller promises.
@@ -179,7 +188,7 @@ pub unsafe fn execvp(file: *const c_char, argv: List) -> c_int {
 /// As for the C function.
 pub unsafe fn fexecve(fd: c_int, argv: List, envp: List) -> c_int {
     // SAFETY: the caller's arguments.
-    let exec = |list| unsafe { real::fexecve(fd, argv, list) };
+    let exec = |list| (unsafe { real::fexecve(fd, argv, list) }, None);
     // SAFETY: as the caller promises.
     unsafe { handing_over(How::Here, envp, || image::of_descriptor(fd), exec) }
 }
@@ -196,7 +205,12 @@ pub unsafe fn execveat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the caller's arguments.
-    let exec = |list| unsafe { real::execveat(folder, path, argv, list, flags) };
+    let exec = |list| {
+        (
+            unsafe { real::execveat(folder, path, argv, list, flags) },
+            None,
+        )
+    };
     let loads = || {
         // SAFETY: null, or terminated.
         let is_empty = path.is_null() || unsafe { path.read() } == 0;
@@ -208,6 +222,21 @@ pub unsafe fn execveat(
     };
     // SAFETY: as the caller promises.
     unsafe { handing_over(How::Here, envp, loads, exec) }
+}
+
+/// What posix_spawn says of its `child` goes to the caller's `place`.
+///
+/// # Safety
+/// `place` is null or writable.
+unsafe fn spawned(result: c_int, child: pid_t, place: *mut pid_t) -> Executed {
+    if result != 0 {
+        return (result, None);
+    }
+    if !place.is_null() {
+        // SAFETY: as the caller promises.
+        unsafe { place.write_unaligned(child) };
+    }
+    (0, Some(child.unsigned_abs()))
 }
 
 /// posix_spawn(3).
@@ -222,8 +251,14 @@ pub unsafe fn posix_spawn(
     argv: List,
     envp: List,
 ) -> c_int {
-    // SAFETY: the caller's arguments.
-    let exec = |list| unsafe { real::posix_spawn(pid, path, actions, attributes, argv, list) };
+    let exec = |list| {
+        let mut child = 0;
+        // SAFETY: the caller's arguments, and a number of this frame.
+        let result =
+            unsafe { real::posix_spawn(&raw mut child, path, actions, attributes, argv, list) };
+        // SAFETY: as the caller promises.
+        unsafe { spawned(result, child, pid) }
+    };
     // SAFETY: as the caller promises.
     let loads = || unsafe { at_path(None, path) };
     // SAFETY: as the caller promises.
@@ -242,8 +277,14 @@ pub unsafe fn posix_spawnp(
     argv: List,
     envp: List,
 ) -> c_int {
-    // SAFETY: the caller's arguments.
-    let exec = |list| unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, list) };
+    let exec = |list| {
+        let mut child = 0;
+        // SAFETY: the caller's arguments, and a number of this frame.
+        let result =
+            unsafe { real::posix_spawnp(&raw mut child, file, actions, attributes, argv, list) };
+        // SAFETY: as the caller promises.
+        unsafe { spawned(result, child, pid) }
+    };
     // SAFETY: as the caller promises.
     let loads = || unsafe { in_path(file) };
     // SAFETY: as the caller promises.
@@ -272,6 +313,47 @@ pub unsafe fn posix_spawn_file_actions_adddup2(
     }
     // SAFETY: the caller's arguments, unchanged.
     unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
+}
+
+/// posix_spawn_file_actions_addclosefrom_np(3). What we hand over must not be closed: the numbers before it one by one, and all
+/// behind it.
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn posix_spawn_file_actions_addclosefrom_np(
+    actions: *mut posix_spawn_file_actions_t,
+    first: c_int,
+) -> c_int {
+    // SAFETY: the caller's actions.
+    let real = |first| unsafe { real::posix_spawn_file_actions_addclosefrom_np(actions, first) };
+    if first < 0 || thread::is_ours() || !handover::is_needed() {
+        return real(first);
+    }
+    let saved = errno::save();
+    let kept = handover::kept_numbers();
+    errno::restore(saved);
+    let kept = match kept {
+        Ok(kept) => kept,
+        Err(error) => {
+            crate::warn!(
+                "posix_spawn: the accelerated sockets do not go with the program errno={}",
+                error.raw_os_error()
+            );
+            return real(first);
+        }
+    };
+    let mut from = first;
+    for number in kept {
+        for fd in from..number {
+            // SAFETY: the caller's actions.
+            let result = unsafe { libc::posix_spawn_file_actions_addclose(actions, fd) };
+            if result != 0 {
+                return result;
+            }
+        }
+        from = from.max(number + 1);
+    }
+    real(from)
 }
 
 /// execl(3); the arguments behind the first are in `list`.

@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use std::sync::OnceLock;
 
 use super::flood::{FLOOD, Passage, Site};
+use crate::file_limit;
 use crate::time::{self, Instant};
 
 /// How much a line matters.
@@ -106,7 +107,10 @@ fn put(level: Level, text: fmt::Arguments<'_>, held: u64) {
     // A full buffer cuts the line; the cut is the only possible error.
     let _ = writeln!(line, "knet: {text}{held}");
     line.end();
-    let _ = rustix::io::write(rustix::stdio::stderr(), line.bytes());
+    let error = rustix::stdio::stderr();
+    if file_limit::has_room(error, line.bytes().len()) {
+        let _ = rustix::io::write(error, line.bytes());
+    }
 }
 
 /// The end of a line before which some were held back.

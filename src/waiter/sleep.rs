@@ -123,12 +123,32 @@ pub fn sleep(
     drive: &mut Drive,
 ) -> Wake {
     let woken = sleep_or_drive(link, watch, fds, deadline, sigmask, ready, drive);
-    while progress::must_park() {
-        // A cancellation point as any wait; nothing else ends it.
+    if matches!(woken, Wake::Ready | Wake::HostDead)
+        && let Some(end) = progress::hidden_until()
+    {
         drive.end();
-        let _ = ppoll(&mut [], None, None);
+        return sleep_aside(fds, end, deadline, sigmask).unwrap_or(woken);
     }
     woken
+}
+
+/// Sleeps on while the program ends, on all but the stack: threads that an exit handler waits for still see what the kernel
+/// has, their time-outs and their signals. None: nothing of that until `end`.
+fn sleep_aside(
+    fds: &mut [PollFd],
+    end: Instant,
+    deadline: Option<Instant>,
+    sigmask: Option<SignalMask>,
+) -> Option<Wake> {
+    let until = deadline.map_or(end, |deadline| deadline.min(end));
+    let theirs = fds.get_mut(OWN..).unwrap_or(&mut []);
+    match ppoll(theirs, Some(until.since(monotonic())), sigmask) {
+        Ok(0) if deadline.is_some_and(|deadline| deadline <= until) => Some(Wake::Timeout),
+        Ok(0) => None,
+        Ok(_) => Some(Wake::Kernel),
+        Err(Errno::INTR) => Some(Wake::Interrupted),
+        Err(error) => Some(Wake::Failed(error)),
+    }
 }
 
 fn sleep_or_drive(

@@ -384,6 +384,18 @@ s.close()
 """
 
 
+def an_exit_handler_joins_threads_that_wait(inline):
+    """The stack ends first: threads that wait for the kernel's descriptors, or with a time-out, still come back from their waits."""
+    program = os.path.join(inline.lab.work, "threads")
+    source = os.path.join(ROOT, "tests", "conformance", "threads.c")
+    subprocess.run(["gcc", "-O1", "-o", program, source, "-pthread"], check=True)
+    process = inline.lab.start("server", program, "both", SERVER, str(PORT), "an_exit_handler_joins_threads_that_wait", log="joins")
+    try:
+        assert process.wait(40) == 0, log_of(process)
+    finally:
+        inline.lab.end(process)
+
+
 def system_calls_of_a_wait(inline):
     """Over vhost: one pair of signal-mask calls a wait, nothing in recv and send."""
     if shutil.which("strace") is None:
@@ -425,7 +437,7 @@ CASES = [
     no_host_but_the_program, a_signal_ends_a_wait_and_the_peer_is_told, a_computing_program_acknowledges,
     eight_threads_and_one_that_computes, idle_costs_nothing, forked_workers_serve,
     a_daemon_listens_again, a_program_that_closes_everything, kill_9_and_restart,
-    redis_over_vhost, system_calls_of_a_wait,
+    redis_over_vhost, an_exit_handler_joins_threads_that_wait, system_calls_of_a_wait,
 ]
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 #include "case.h"
 #include "events.h"
 #include "executing_parts.h"
-#include <spawn.h>
+#include <sys/resource.h>
 
 typedef void how(int fd);
 
@@ -290,10 +290,57 @@ static pid_t by_spawnp(int fd)
     return child;
 }
 
+/* As Python's subprocess: nothing but the input and the output is to be inherited. */
+static pid_t by_vfork_closing(int fd)
+{
+    const char *path = myself();
+    char **list = WORDS_OF("stdio", 0);
+    pid_t child = vfork();
+    if (child == 0) {
+        dup2(fd, 0);
+        dup2(0, 1);
+        close_range(3, ~0u, 0);
+        execv(path, list);
+        _exit(99);
+    }
+    return OK(child);
+}
+
+static pid_t by_vfork_closing_each(int fd)
+{
+    const char *path = myself();
+    char **list = WORDS_OF("stdio", 0);
+    pid_t child = vfork();
+    if (child == 0) {
+        dup2(fd, 0);
+        dup2(0, 1);
+        for (int other = 3; other < 2000; other++) close(other);
+        execv(path, list);
+        _exit(99);
+    }
+    return OK(child);
+}
+
+static pid_t by_spawn_closing(int fd)
+{
+    pid_t child;
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    THREAD(posix_spawn_file_actions_adddup2(&actions, fd, 0));
+    THREAD(posix_spawn_file_actions_adddup2(&actions, fd, 1));
+    THREAD(posix_spawn_file_actions_addclosefrom_np(&actions, 3));
+    THREAD(posix_spawn(&child, myself(), &actions, NULL, WORDS_OF("stdio", 0), environ));
+    posix_spawn_file_actions_destroy(&actions);
+    return child;
+}
+
 CASE(inetd_by_fork) { inetd(by_fork); }
 CASE(inetd_by_vfork) { inetd(by_vfork); }
 CASE(inetd_by_posix_spawn) { inetd(by_spawn); }
 CASE(inetd_by_posix_spawnp) { inetd(by_spawnp); }
+CASE(inetd_by_vfork_and_close_range) { inetd(by_vfork_closing); }
+CASE(inetd_by_vfork_that_closes_each_number) { inetd(by_vfork_closing_each); }
+CASE(inetd_by_posix_spawn_that_closes_the_rest) { inetd(by_spawn_closing); }
 
 CASE(two_connections_by_vfork_are_not_mixed_up)
 {
@@ -400,6 +447,100 @@ CASE(signals_and_waits_work_in_the_executed_program)
     ends_well(child);
     atomic_fetch_add(&shared->connections, 2);
 }
+
+CASE(connections_of_the_program_before_go_to_the_right_child)
+{
+    int listener = listener_at(port, 4);
+    struct pair one = pair_by(listener, port), other = pair_by(listener, port);
+    pid_t child = OK(fork());
+    if (child == 0) {
+        OK(dup2(one.server, 50));
+        OK(dup2(other.server, 51));
+        OK(close(one.client));
+        OK(close(other.client));
+        become("start one", 50);
+    }
+    OK(close(one.server));
+    OK(close(other.server));
+    echoed(one.client, 100);
+    echoed(other.client, 100);
+    end_of_stream(one.client);
+    end_of_stream(other.client);
+    ends_well(child);
+}
+
+CASE(an_eventfd_stays_one_in_a_spawned_program)
+{
+    struct pair two = pair();
+    int epoll = OK(epoll_create1(0)), event = OK(eventfd(7, 0));
+    OK(dup2(event, 50));
+    OK(dup2(two.server, 51));
+    OK(dup2(epoll, 52));
+    OK(change(52, EPOLL_CTL_ADD, 51, EPOLLIN, 0));
+    pid_t child;
+    THREAD(posix_spawn(&child, myself(), NULL, NULL, WORDS_OF("eventfd", 50), environ));
+    echoed(two.client, 100);
+    ends_well(child);
+}
+
+/* More than there are places for: what a program held for the ones that it started ends with them. */
+CASE_FOR(many_started_programs_leave_no_epoll_behind, 60)
+{
+    struct pair two = pair();
+    for (int n = 0; n < 300; n++) {
+        int epoll = OK(epoll_create1(EPOLL_CLOEXEC)); /* no child takes it over */
+        pid_t child;
+        THREAD(posix_spawn(&child, "/bin/true", NULL, NULL, (char *[]){"true", NULL}, environ));
+        OK(close(epoll));
+        ends_well(child);
+    }
+    int epoll = OK(epoll_create1(0));
+    watch(epoll, two.server, EPOLLIN);
+    put(two.client, 0, 1);
+    EVENT(one_event(epoll, 10000), EPOLLIN);
+}
+
+/* Its environment has no room for what we would add. */
+CASE(a_program_without_the_library_inherits_nothing_of_it)
+{
+    static char preload[4000] = "LD_PRELOAD=/nowhere/";
+    memset(preload + strlen(preload), 'x', 3000);
+    struct pair two = pair();
+    pid_t child = OK(fork());
+    if (child == 0) {
+        OK(dup2(OK(open("/dev/null", O_WRONLY)), 2)); /* the loader's complaint */
+        execve(myself(), WORDS_OF("few", two.server), (char *[]){preload, NULL});
+        FAIL("execve: %s", errno_name(errno));
+    }
+    ends_well(child);
+}
+
+/* LimitFSIZE= of a service: what we make for ourselves is not the program's to pay for by SIGXFSZ. */
+static void works_with_files_of(rlim_t bytes)
+{
+    struct rlimit limit;
+    OK(getrlimit(RLIMIT_FSIZE, &limit));
+    limit.rlim_cur = bytes;
+    pid_t child = OK(fork());
+    if (child == 0) {
+        OK(setrlimit(RLIMIT_FSIZE, &limit));
+        struct pair two = pair();
+        atomic_fetch_sub(&shared->connections, 1); /* a host inside has the limit too, and stays out of it */
+        int epoll = OK(epoll_create1(0));
+        watch(epoll, two.server, EPOLLIN);
+        put(two.client, 0, 1);
+        EVENT(one_event(epoll, 10000), EPOLLIN);
+        pid_t started_one;
+        THREAD(posix_spawn(&started_one, "/bin/true", NULL, NULL, (char *[]){"true", NULL}, environ));
+        ends_well(started_one);
+        get(two.server, 0, 1);
+        _exit(0);
+    }
+    ends_well(child);
+}
+
+CASE(a_small_file_size_limit_ends_nobody) { works_with_files_of(100000); }
+CASE(no_room_in_any_file_ends_nobody) { works_with_files_of(0); }
 
 /* The receiver was executed before we had a socket: it is another program. */
 CASE(sockets_go_to_another_program)

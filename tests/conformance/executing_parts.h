@@ -8,6 +8,7 @@
 #include "case.h"
 #include "events.h"
 #include "rights.h"
+#include <spawn.h>
 #include <sys/syscall.h>
 
 extern char **environ;
@@ -47,6 +48,14 @@ static void become(const char *name, int number)
 {
     execv(myself(), WORDS_OF(name, number));
     FAIL("execv: %s", errno_name(errno));
+}
+
+static int option(int fd, int level, int name)
+{
+    int value = 0;
+    socklen_t size = sizeof value;
+    OK(getsockopt(fd, level, name, &value, &size));
+    return value;
 }
 
 /* A child that does the part. */
@@ -215,6 +224,44 @@ static void part_receive(int over)
     OK(close(fd));
 }
 
+/* Two connections that another program has accepted: the first one becomes 0 and 1 of a program that it starts. */
+static void part_start_one(int fd)
+{
+    int before = option(fd + 1, IPPROTO_TCP, TCP_SYNCNT), three = 3;
+    OK(setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &three, sizeof three));
+    EQUAL(option(fd + 1, IPPROTO_TCP, TCP_SYNCNT), before);
+    for (int n = 0; n < 2; n++) {
+        pid_t child;
+        posix_spawn_file_actions_t actions;
+        posix_spawn_file_actions_init(&actions);
+        THREAD(posix_spawn_file_actions_adddup2(&actions, fd + n, 0));
+        THREAD(posix_spawn_file_actions_adddup2(&actions, fd + n, 1));
+        THREAD(posix_spawn(&child, myself(), &actions, NULL, WORDS_OF("stdio", 0), environ));
+        posix_spawn_file_actions_destroy(&actions);
+        ends_well(child);
+    }
+}
+
+/* An eventfd, a connection, and an epoll that contains it. */
+static void part_eventfd(int fd)
+{
+    uint64_t value;
+    struct epoll_event event;
+    EQUAL(read(fd, &value, sizeof value), sizeof value);
+    EQUAL(value, 7);
+    FAILS(change(fd, EPOLL_CTL_ADD, fd + 1, EPOLLIN, 0), EINVAL);
+    FAILS(epoll_wait(fd, &event, 1, 0), EINVAL);
+    EVENT(one_event(fd + 2, 10000), EPOLLIN);
+    echo(fd + 1, 100);
+}
+
+/* No number of the library's, which begin at 700 where the limit is not low. */
+static void part_few(int unused)
+{
+    (void)unused;
+    for (int fd = 600; fd < 1200; fd++) FAILS(fcntl(fd, F_GETFD), EBADF);
+}
+
 __attribute__((constructor)) static void part(int count, char **list)
 {
     static const struct {
@@ -222,7 +269,8 @@ __attribute__((constructor)) static void part(int count, char **list)
         void (*run)(int);
     } parts[] = {{"echo", part_echo},   {"serve", part_serve},   {"epoll", part_epoll}, {"relay", part_relay},
                  {"listen", part_listen}, {"closed", part_closed}, {"stdio", part_stdio}, {"again", part_again},
-                 {"accept", part_accept_there}, {"flags", part_blocking}, {"receive", part_receive}};
+                 {"accept", part_accept_there}, {"flags", part_blocking}, {"receive", part_receive},
+                 {"start one", part_start_one}, {"eventfd", part_eventfd}, {"few", part_few}};
     if (count < 6 || strcmp(list[1], "part") != 0) return;
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     own = address = list[3];

@@ -408,3 +408,56 @@ CASE(threads_come_and_go)
         OK(close(fd));
     }
 }
+
+static struct pair watched;
+static int stops;
+static atomic_bool over;
+static pthread_t waits_long, waits_shortly;
+
+static void *waits_for_the_kernel(void *unused)
+{
+    int epoll = OK(epoll_create1(0));
+    watch(epoll, watched.server, EPOLLIN);
+    watch(epoll, stops, EPOLLIN);
+    while (!over) {
+        struct epoll_event event;
+        OK(epoll_wait(epoll, &event, 1, -1));
+    }
+    return unused;
+}
+
+static void *waits_for_a_time_out(void *unused)
+{
+    int epoll = OK(epoll_create1(0));
+    watch(epoll, watched.server, EPOLLIN);
+    while (!over) {
+        struct epoll_event event;
+        OK(epoll_wait(epoll, &event, 1, 20));
+    }
+    return unused;
+}
+
+static void joins_them(void)
+{
+    pause_ms(600); /* behind whatever else runs at the end */
+    over = true;
+    EQUAL(write(stops, &(uint64_t){1}, 8), 8);
+    THREAD(pthread_join(waits_long, NULL));
+    THREAD(pthread_join(waits_shortly, NULL));
+}
+
+/* A destructor or exit handler that ends the program's threads in good order. */
+CASE(an_exit_handler_joins_threads_that_wait)
+{
+    pid_t child = OK(fork());
+    if (child == 0) {
+        atexit(joins_them); /* before there is a socket: it runs last */
+        watched = pair();
+        stops = OK(eventfd(0, 0));
+        THREAD(pthread_create(&waits_long, NULL, waits_for_the_kernel, NULL));
+        THREAD(pthread_create(&waits_shortly, NULL, waits_for_a_time_out, NULL));
+        pause_ms(50);
+        exit(0);
+    }
+    ends_well(child);
+}

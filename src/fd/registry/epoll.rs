@@ -197,6 +197,13 @@ pub fn hold_epoll_for_child(record: Record) {
     }
 }
 
+/// As [`super::hold_socket_for_heir`], for an epoll.
+pub fn hold_epoll_for_heir(record: Record, heir: u32) {
+    if let Some(cell) = epoll(record) {
+        cell.holders.hold_for_heir(heir);
+    }
+}
+
 /// As [`super::adopt_socket`], for an epoll.
 #[must_use]
 pub fn adopt_epoll(record: Record, parent: u32) -> bool {
@@ -236,10 +243,20 @@ pub(super) fn leave(region: &Region) {
 }
 
 /// As [`super::socket::leave_rest`], for epolls.
-pub(super) fn leave_rest(region: &Region) {
+pub(super) fn leave_rest(region: &Region, heir: u32) {
     for ((index, cell), count) in (0..).zip(&region.epolls).zip(&COUNTS) {
         if count.load(Ordering::Relaxed) == 0 {
+            cell.holders.remove_all(heir);
             cell.holders.remove_all(thread::process());
+            free_unheld_epoll(region, index, cell);
+        }
+    }
+}
+
+/// See [`super::change_holder`].
+pub(super) fn change_holder(region: &Region, from: u32, to: u32) {
+    for (index, cell) in (0..).zip(&region.epolls) {
+        if cell.holders.change(from, to) {
             free_unheld_epoll(region, index, cell);
         }
     }

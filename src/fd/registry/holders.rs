@@ -8,6 +8,26 @@ use crate::thread;
 /// Processes that a record can list; with more it is never freed.
 const HOLDERS: usize = 8;
 
+/// A place with this bit is that of a program which a process is about to have executed by a child, as [`heir`] says.
+const HEIR: u32 = 1 << 31;
+/// Bits of a process id (PID_MAX_LIMIT).
+const PID_BITS: u32 = 22;
+
+/// What stands in the places of a program whose process is not known yet; process `pid` has it executed. Another one at each
+/// `turn`, as far as one process can have children made at the same time.
+pub(super) const fn heir(pid: u32, turn: u32) -> u32 {
+    HEIR | (turn << PID_BITS & !HEIR) | pid & ((1 << PID_BITS) - 1)
+}
+
+/// The process that takes a place away, should it end.
+const fn keeper(place: u32) -> u32 {
+    if place & HEIR == 0 {
+        place
+    } else {
+        place & ((1 << PID_BITS) - 1)
+    }
+}
+
 /// The processes that hold a record.
 #[repr(C)]
 #[derive(Debug, Default)]
@@ -48,7 +68,20 @@ impl Holders {
         }
     }
 
-    /// The child takes the place that its parent has held for it, or another one.
+    fn lists(&self, pid: u32) -> bool {
+        self.pids
+            .iter()
+            .any(|place| place.load(Ordering::Acquire) == pid)
+    }
+
+    /// Before a program is executed by another process: a place is its, until it takes it or the other process takes it back.
+    pub(super) fn hold_for_heir(&self, heir: u32) {
+        if !self.lists(heir) {
+            self.add(heir);
+        }
+    }
+
+    /// The child takes the place that its parent has held for it, as `parent`, or another one.
     fn inherit(&self, parent: u32, child: u32) {
         let take = |place: &AtomicU32| {
             parent != 0
@@ -56,9 +89,19 @@ impl Holders {
                     .compare_exchange(parent, child, Ordering::AcqRel, Ordering::Acquire)
                     .is_ok()
         };
-        if !self.pids.iter().any(take) {
+        // The parent may have put the child there, see `change`.
+        if !self.pids.iter().any(take) && !self.lists(child) {
             self.add(child);
         }
+    }
+
+    /// Who is listed as `from` is from now on listed as `to`; 0 = not at all. Says whether nobody is left.
+    pub(super) fn change(&self, from: u32, to: u32) -> bool {
+        for place in &self.pids {
+            // Another one's place.
+            let _ = place.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        self.is_empty()
     }
 
     /// Removes one process; says whether nobody is left.
@@ -76,9 +119,7 @@ impl Holders {
 
     /// Removes one process however often it is listed.
     pub(super) fn remove_all(&self, pid: u32) {
-        for place in &self.pids {
-            let _ = place.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed);
-        }
+        self.change(pid, 0);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -93,7 +134,7 @@ impl Holders {
     pub(super) fn sweep(&self) -> bool {
         for place in &self.pids {
             let pid = place.load(Ordering::Acquire);
-            if pid != 0 && !process::process_lives(pid) {
+            if pid != 0 && !process::process_lives(keeper(pid)) {
                 // Another sweeper may have been quicker.
                 let _ = place.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed);
             }
@@ -109,7 +150,7 @@ impl Holders {
     }
 }
 
-/// In a forked child of `parent`: a descriptor of it stands for the record that `holders` belong to, and `count` counts. False
+/// In a child that `parent` stands for: a descriptor of it stands for the record that `holders` belong to, and `count` counts. False
 /// when another thread of the parent closed its own before the fork, and the record is another's.
 pub(super) fn adopt(
     count: &AtomicU32,
@@ -161,6 +202,31 @@ mod tests {
     }
 
     #[test]
+    fn what_was_held_for_a_spawned_program_ends_with_it() {
+        let (parent, child) = (thread::process(), thread::process() + 1);
+        let holders = Holders::default();
+        let word = heir(parent, 700);
+        assert_ne!(word, heir(parent, 701));
+        let begin = || {
+            holders.add(parent);
+            holders.hold_for_heir(word);
+            holders.hold_for_heir(word);
+            assert!(!holders.remove(parent), "the program has not come yet");
+            assert!(!holders.sweep(), "who has it executed lives");
+        };
+        begin();
+        assert!(holders.change(word, 0), "it was not executed");
+        begin();
+        assert!(!holders.change(word, child), "it is the child's");
+        holders.inherit(word, child);
+        assert!(holders.remove(child), "and only once");
+        begin();
+        holders.inherit(word, child);
+        assert!(!holders.change(word, child), "the child was quicker");
+        assert!(holders.remove(child));
+    }
+
+    #[test]
     fn a_dead_process_holds_nothing() {
         let holders = Holders::default();
         let child = process::clone_silent().unwrap();
@@ -175,6 +241,7 @@ mod tests {
         for _ in 0..20 {
             holders.add(child.unsigned_abs());
         }
+        holders.add(heir(child.unsigned_abs(), 3));
         holders.add(living);
         assert_eq!(
             holders.crowded.load(Ordering::Relaxed),

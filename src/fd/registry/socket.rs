@@ -324,7 +324,14 @@ pub fn hold_socket_for_child(record: Record) {
     }
 }
 
-/// In a forked child: a descriptor of it stands for the record. False when the parent closed its own meanwhile, and the
+/// Before a program is executed by another process: it may have descriptors that stand for the record.
+pub fn hold_socket_for_heir(record: Record, heir: u32) {
+    if let Some(cell) = socket(record) {
+        cell.holders.hold_for_heir(heir);
+    }
+}
+
+/// In a child that is listed as `parent`: a descriptor of it stands for the record. False when the parent closed its own meanwhile, and the
 /// record is another's.
 #[must_use]
 pub fn adopt_socket(record: Record, parent: u32) -> bool {
@@ -371,11 +378,22 @@ pub(super) fn leave(region: &Region) {
     }
 }
 
-/// Leaves the records that this process has no descriptor of: a program before it did.
-pub(super) fn leave_rest(region: &Region) {
+/// Leaves the records that this process, listed as itself or as `heir`, has no descriptor of: a program before it did.
+pub(super) fn leave_rest(region: &Region, heir: u32) {
     for (cell, count) in region.used_sockets().zip(&COUNTS) {
         if count.load(Ordering::Relaxed) == 0 {
+            // In this order: the other process puts the one in the place of the other.
+            cell.holders.remove_all(heir);
             cell.holders.remove_all(thread::process());
+            free_unheld(cell);
+        }
+    }
+}
+
+/// See [`super::change_holder`].
+pub(super) fn change_holder(region: &Region, from: u32, to: u32) {
+    for cell in region.used_sockets() {
+        if cell.holders.change(from, to) {
             free_unheld(cell);
         }
     }
