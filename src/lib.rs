@@ -60,7 +60,8 @@ pub mod readiness;
 pub mod rendezvous;
 #[cfg(not(loom))]
 pub mod runtime;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod seeded;
 #[cfg(not(loom))]
 pub mod shim;
