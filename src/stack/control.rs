@@ -87,6 +87,9 @@ impl Stack {
 
     /// Sends ARP frames that are due, and ends the connects of next hops that did not answer.
     pub(crate) fn poll_neighbors(&mut self, io: &mut Io<'_>) -> usize {
+        if self.neighbors.is_quiet(io.now) {
+            return 0;
+        }
         let failed = self.send_arp(io.now, io.tx);
         let count = failed.len();
         for address in failed {
