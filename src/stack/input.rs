@@ -6,10 +6,12 @@ use core::time::Duration;
 use super::api::{Change, FlowMemory, FlowState};
 use super::demux::{Class, TcpFlags, TcpFrame, classify, classify_looped};
 use super::drop_reason::DropReason;
-use super::flow::Panicked;
+use super::flow::{Due, Panicked};
 use super::flow_table::{Cold, Flags, Hot, Phase};
 use super::frame::Checksums;
-use super::guard::{Action, Trim, View, is_expected, judge, refresh_ack, strip_syn, trim};
+use super::guard::{
+    Action, Trim, View, is_expected, is_of_before, judge, refresh_ack, strip_syn, trim,
+};
 use super::interface::{Interface, Outlet, Wire, seal};
 use super::life::is_in;
 use super::listener::Listener;
@@ -281,7 +283,38 @@ impl Stack {
         if fed.is_err() {
             return self.drop_broken(io, index);
         }
+        if is_of_before(&view, &frame) && self.hasten_syn(io, index).is_err() {
+            return self.drop_broken(io, index);
+        }
         self.settle(io, index);
+    }
+
+    /// Sends the SYN again now and not after a second: our reset has just ended what the peer took it for. Once, as Linux
+    /// (`tcp_rcv_synsent_state_process`), so that nobody leads us to send more than that.
+    fn hasten_syn(&mut self, io: &mut Io<'_>, index: u32) -> Result<(), Panicked> {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return Ok(());
+        };
+        let Some(interface) = self.interfaces.of(cold.mtu_class) else {
+            return Ok(());
+        };
+        if cold.meter.syns != 1 {
+            return Ok(());
+        }
+        // The engine has one clock, and no other way to be told.
+        let Due::At(now) = hot.engine.poll_at(interface, io.now) else {
+            return Ok(());
+        };
+        self.counters.syns_hastened.raise();
+        if !self.has_room(io, index) {
+            io.tx.flush(io.now);
+        }
+        let mut then = Io {
+            now,
+            memory: &mut *io.memory,
+            tx: &mut *io.tx,
+        };
+        self.feed(&mut then, index, None, None).map(|_| ())
     }
 
     /// Sees to the memory that the payload of `frame` goes to. False when there is none.
@@ -363,11 +396,13 @@ impl Stack {
         packet: Option<&[u8]>,
         once: Option<&mut Interface>,
     ) -> Result<usize, Panicked> {
-        // A reply may use the reserve, that is what it is for.
-        let reserve = if packet.is_some() { 0 } else { self.reserve() };
+        let reserve = self.reserve();
         let Some((hot, cold)) = self.table.parts(index) else {
             return Ok(0);
         };
+        // A reply may use the reserve, that is what it is for: also the last acknowledgement, which nobody comes back to.
+        let is_reply = packet.is_some() || cold.state == FlowState::TimeWait;
+        let reserve = if is_reply { 0 } else { reserve };
         let mut outlet = Outlet {
             tx: &mut *io.tx,
             looped: &mut self.looped,

@@ -264,7 +264,7 @@ impl Stack {
         hot.flags.clear(Flags::UNANSWERED);
     }
 
-    fn has_room(&mut self, io: &mut Io<'_>, index: u32) -> bool {
+    pub(crate) fn has_room(&mut self, io: &mut Io<'_>, index: u32) -> bool {
         let reserve = self.reserve();
         let looped = self
             .table

@@ -55,7 +55,7 @@ pub(super) fn arp_from(host: u8, mac: [u8; 6], reply: bool) -> Vec<u8> {
 }
 
 /// A script whose SYN to the peer has left; returns the flow and the SYN.
-fn connecting(options: FlowOptions) -> (Script, FlowId, TcpFrame) {
+pub(super) fn connecting(options: FlowOptions) -> (Script, FlowId, TcpFrame) {
     let mut script = Script::new();
     let flow = script.host.connect_with(script.now, PEER, options);
     assert!(
@@ -69,7 +69,7 @@ fn connecting(options: FlowOptions) -> (Script, FlowId, TcpFrame) {
     (script, flow, syn.tcp)
 }
 
-fn answer(syn: &TcpFrame, flags: u8, seq: u32, ack: u32) -> Segment {
+pub(super) fn answer(syn: &TcpFrame, flags: u8, seq: u32, ack: u32) -> Segment {
     Segment {
         port: PEER.port(),
         to: syn.key.remote.port(),

@@ -10,6 +10,7 @@ mod load;
 mod options;
 mod pair;
 mod peer;
+mod restart;
 mod sweep;
 mod urgent;
 mod window;
