@@ -1,13 +1,83 @@
 //! How a host ends, and what its programs see of it.
 
+use core::time::Duration;
+
 use super::clients::{Client, Standing};
+use super::life::Verdict;
 use super::server::Server;
 use crate::errno::Result;
 use crate::ffi::end_signals::{self, EndSignals};
 use crate::lcore::Mail;
+use crate::time::Instant;
 use crate::{progress, telemetry};
 
+/// The end of a program with its host inside: pure decisions over what the control thread sees.
+#[derive(Debug, Default)]
+pub(super) struct Ending {
+    since: Option<Instant>,
+    /// Flows that have not ended by themselves were given up.
+    gave_up: bool,
+    /// Since when there is nothing left to say.
+    silent_since: Option<Instant>,
+}
+
+/// What to do at the end of a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Farewell {
+    /// Look again then.
+    Wait(Instant),
+    /// Give up what has not ended, and look again then.
+    GiveUp(Instant),
+    /// Close the port.
+    Close,
+}
+
+impl Ending {
+    pub(super) const fn has_begun(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// What to do at `now`, with so many flows that have not ended.
+    fn decide(&mut self, now: Instant, flows: usize) -> Farewell {
+        let since = *self.since.get_or_insert(now);
+        let next = now + LAST_LOOK;
+        if flows == 0 || self.gave_up {
+            let silent_since = *self.silent_since.get_or_insert(now);
+            return if now.since(silent_since) >= LAST_FRAMES {
+                Farewell::Close
+            } else {
+                Farewell::Wait(next)
+            };
+        }
+        if now.since(since) < LAST_WAIT {
+            return Farewell::Wait(next);
+        }
+        self.gave_up = true;
+        Farewell::GiveUp(next)
+    }
+}
+
 impl Server {
+    /// What it has sent goes out and is acknowledged, both ways; nobody is there to wait long for the peers.
+    pub(super) fn see_off(&mut self, now: Instant) -> Verdict {
+        let flows = self.lcores.live_flows();
+        let Some(inside) = &mut self.inside else {
+            return Verdict::End;
+        };
+        match inside.ending.decide(now, flows) {
+            Farewell::Wait(until) => Verdict::Stay(Some(until)),
+            Farewell::GiveUp(until) => {
+                crate::info!("event=gave_up flows={flows}");
+                for family in self.families.iter().flatten() {
+                    let owner = family.owner;
+                    self.lcores.say(|| Mail::GiveUp { owner });
+                }
+                Verdict::Stay(Some(until))
+            }
+            Farewell::Close => Verdict::End,
+        }
+    }
+
     /// The program is at its end: what it holds ends as after its death. Its other threads still run, and must not see their
     /// host go: the sockets stay open.
     pub(super) fn say_farewell(&mut self) {
@@ -115,4 +185,39 @@ impl Server {
 }
 
 /// How long the lcores may take for its last turn.
-const STOP_WAIT: core::time::Duration = core::time::Duration::from_secs(1);
+const STOP_WAIT: Duration = Duration::from_secs(1);
+/// How long a program's end waits for its last bytes and for the FINs of both ends; 100 ms with what follows.
+const LAST_WAIT: Duration = Duration::from_millis(94);
+/// How long the last frames may lie in the port: what a peer on this machine (vhost) has not taken by then goes with it.
+const LAST_FRAMES: Duration = Duration::from_millis(4);
+/// Between two looks at them.
+const LAST_LOOK: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> Instant = Instant::from_millis;
+
+    #[test]
+    fn the_port_is_open_a_moment_longer_than_the_last_flow() {
+        let mut ending = Ending::default();
+        assert!(!ending.has_begun());
+        assert_eq!(ending.decide(MS(0), 3), Farewell::Wait(MS(2)));
+        assert!(ending.has_begun());
+        assert_eq!(ending.decide(MS(50), 1), Farewell::Wait(MS(52)));
+        assert_eq!(ending.decide(MS(60), 0), Farewell::Wait(MS(62)));
+        assert_eq!(ending.decide(MS(62), 0), Farewell::Wait(MS(64)));
+        assert_eq!(ending.decide(MS(64), 0), Farewell::Close);
+    }
+
+    #[test]
+    fn peers_that_do_not_close_are_given_up_within_a_tenth_of_a_second() {
+        let mut ending = Ending::default();
+        assert_eq!(ending.decide(MS(0), 3), Farewell::Wait(MS(2)));
+        assert_eq!(ending.decide(MS(92), 3), Farewell::Wait(MS(94)));
+        assert_eq!(ending.decide(MS(94), 3), Farewell::GiveUp(MS(96)));
+        assert_eq!(ending.decide(MS(96), 2), Farewell::Wait(MS(98)));
+        assert_eq!(ending.decide(MS(100), 2), Farewell::Close);
+    }
+}
