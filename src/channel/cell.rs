@@ -525,6 +525,8 @@ pub struct Header {
     pub host_state: AtomicU32,
     /// See [`super::layout::Layout`].
     pub large_ring_bytes: AtomicU32,
+    /// See [`super::map::Control::processes`].
+    pub processes: AtomicU32,
     /// A line of each lcore.
     pub lcores_asleep: [LcoreLine; LCORES_MAX as usize],
     /// Epolls whose sleepers the program asks the host to wake.

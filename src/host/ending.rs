@@ -37,13 +37,15 @@ impl Ending {
         self.since.is_some()
     }
 
-    /// What to do at `now`, with so many flows that have not ended.
-    fn decide(&mut self, now: Instant, flows: usize) -> Farewell {
+    /// What to do at `now`, with so many flows that have not ended, and so many in TIME-WAIT: the peers of those wait for our
+    /// last acknowledgement.
+    fn decide(&mut self, now: Instant, flows: usize, resting: usize) -> Farewell {
         let since = *self.since.get_or_insert(now);
         let next = now + LAST_LOOK;
         if flows == 0 || self.gave_up {
             let silent_since = *self.silent_since.get_or_insert(now);
-            return if now.since(silent_since) >= LAST_FRAMES {
+            let nothing_left = resting == 0 && !self.gave_up;
+            return if nothing_left || now.since(silent_since) >= LAST_FRAMES {
                 Farewell::Close
             } else {
                 Farewell::Wait(next)
@@ -61,10 +63,11 @@ impl Server {
     /// What it has sent goes out and is acknowledged, both ways; nobody is there to wait long for the peers.
     pub(super) fn see_off(&mut self, now: Instant) -> Verdict {
         let flows = self.lcores.live_flows();
+        let resting = self.lcores.flows().saturating_sub(flows);
         let Some(inside) = &mut self.inside else {
             return Verdict::End;
         };
-        match inside.ending.decide(now, flows) {
+        match inside.ending.decide(now, flows, resting) {
             Farewell::Wait(until) => Verdict::Stay(Some(until)),
             Farewell::GiveUp(until) => {
                 crate::info!("event=gave_up flows={flows}");
@@ -187,9 +190,10 @@ impl Server {
 /// How long the lcores may take for its last turn.
 const STOP_WAIT: Duration = Duration::from_secs(1);
 /// How long a program's end waits for its last bytes and for the FINs of both ends; 100 ms with what follows.
-const LAST_WAIT: Duration = Duration::from_millis(94);
-/// How long the last frames may lie in the port: what a peer on this machine (vhost) has not taken by then goes with it.
-const LAST_FRAMES: Duration = Duration::from_millis(4);
+const LAST_WAIT: Duration = Duration::from_millis(78);
+/// How long the last frames may lie in the port: a peer on this machine (vhost) has to get a CPU to take them, and what it has
+/// not taken goes with the port.
+const LAST_FRAMES: Duration = Duration::from_millis(20);
 /// Between two looks at them.
 const LAST_LOOK: Duration = Duration::from_millis(2);
 
@@ -203,21 +207,29 @@ mod tests {
     fn the_port_is_open_a_moment_longer_than_the_last_flow() {
         let mut ending = Ending::default();
         assert!(!ending.has_begun());
-        assert_eq!(ending.decide(MS(0), 3), Farewell::Wait(MS(2)));
+        assert_eq!(ending.decide(MS(0), 3, 0), Farewell::Wait(MS(2)));
         assert!(ending.has_begun());
-        assert_eq!(ending.decide(MS(50), 1), Farewell::Wait(MS(52)));
-        assert_eq!(ending.decide(MS(60), 0), Farewell::Wait(MS(62)));
-        assert_eq!(ending.decide(MS(62), 0), Farewell::Wait(MS(64)));
-        assert_eq!(ending.decide(MS(64), 0), Farewell::Close);
+        assert_eq!(ending.decide(MS(50), 1, 2), Farewell::Wait(MS(52)));
+        assert_eq!(ending.decide(MS(60), 0, 3), Farewell::Wait(MS(62)));
+        assert_eq!(ending.decide(MS(78), 0, 3), Farewell::Wait(MS(80)));
+        assert_eq!(ending.decide(MS(80), 0, 3), Farewell::Close);
+    }
+
+    #[test]
+    fn a_port_that_owes_nobody_an_acknowledgement_closes_at_once() {
+        let mut ending = Ending::default();
+        assert_eq!(ending.decide(MS(0), 1, 0), Farewell::Wait(MS(2)));
+        assert_eq!(ending.decide(MS(2), 0, 0), Farewell::Close);
     }
 
     #[test]
     fn peers_that_do_not_close_are_given_up_within_a_tenth_of_a_second() {
         let mut ending = Ending::default();
-        assert_eq!(ending.decide(MS(0), 3), Farewell::Wait(MS(2)));
-        assert_eq!(ending.decide(MS(92), 3), Farewell::Wait(MS(94)));
-        assert_eq!(ending.decide(MS(94), 3), Farewell::GiveUp(MS(96)));
-        assert_eq!(ending.decide(MS(96), 2), Farewell::Wait(MS(98)));
-        assert_eq!(ending.decide(MS(100), 2), Farewell::Close);
+        assert_eq!(ending.decide(MS(0), 3, 0), Farewell::Wait(MS(2)));
+        assert_eq!(ending.decide(MS(76), 3, 0), Farewell::Wait(MS(78)));
+        assert_eq!(ending.decide(MS(78), 3, 0), Farewell::GiveUp(MS(80)));
+        assert_eq!(ending.decide(MS(80), 2, 0), Farewell::Wait(MS(82)));
+        assert_eq!(ending.decide(MS(98), 2, 0), Farewell::Wait(MS(100)));
+        assert_eq!(ending.decide(MS(100), 2, 0), Farewell::Close);
     }
 }

@@ -114,7 +114,7 @@ pub(crate) fn judge(view: &View, frame: &TcpFrame) -> Action {
 }
 
 /// Whether the peer answers our SYN for a connection of before, which it still has (RFC 5961 section 4, RFC 9293 section
-/// 3.10.7.3): the engine resets that one.
+/// 3.10.7.3).
 pub(crate) fn is_of_before(view: &View, frame: &TcpFrame) -> bool {
     view.state == FlowState::SynSent
         && frame.flags.contains(TcpFlags::ACK)

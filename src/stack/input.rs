@@ -226,6 +226,9 @@ impl Stack {
             }
             Action::Reset => return self.reset_by_peer(io, index),
         }
+        if is_of_before(&view, &frame) {
+            return self.end_before(io, &frame, index);
+        }
         let mut owes_ack = false;
         let plausible;
         if view.state == FlowState::SynSent {
@@ -283,14 +286,26 @@ impl Stack {
         if fed.is_err() {
             return self.drop_broken(io, index);
         }
-        if is_of_before(&view, &frame) && self.hasten_syn(io, index).is_err() {
-            return self.drop_broken(io, index);
-        }
         self.settle(io, index);
     }
 
-    /// Sends the SYN again now and not after a second: our reset has just ended what the peer took it for. Once, as Linux
-    /// (`tcp_rcv_synsent_state_process`), so that nobody leads us to send more than that.
+    /// Resets what the peer takes our SYN for, and sends that again now and not after a second. Once, as Linux
+    /// (`tcp_rcv_synsent_state_process`), so that nobody leads us to send more than that. The engine would answer a mere
+    /// acknowledgement only, and leave the peer its data or FIN.
+    fn end_before(&mut self, io: &mut Io<'_>, frame: &TcpFrame, index: u32) {
+        if let Some(reply) = ControlSegment::reset_for(frame) {
+            if io.tx.room() == 0 {
+                io.tx.flush(io.now);
+            }
+            let looped = self.is_looped(frame.key.remote);
+            self.send_control(io, &reply, frame.source_mac, looped);
+        }
+        match self.hasten_syn(io, index) {
+            Ok(()) => self.settle(io, index),
+            Err(Panicked) => self.drop_broken(io, index),
+        }
+    }
+
     fn hasten_syn(&mut self, io: &mut Io<'_>, index: u32) -> Result<(), Panicked> {
         let Some((hot, cold)) = self.table.parts(index) else {
             return Ok(());

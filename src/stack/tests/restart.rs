@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::connect::{answer, arp_from, connecting};
 use super::pair::{Host, Pair};
-use super::peer::{ACK, FIN, PEER_ISS, PEER_PORT, RST, SYN, Script, Segment};
+use super::peer::{ACK, FIN, PEER_ISS, PEER_PORT, PSH, RST, SYN, Script, Segment};
 use super::{Port, address, config, mac};
 use crate::device::BURST_MAX;
 use crate::id::FlowId;
@@ -155,6 +155,19 @@ fn each_syn_of_a_burst_is_hastened() {
     for flags in [RST, SYN] {
         let count = heard.iter().filter(|heard| heard.is(flags)).count();
         assert_eq!(count, BURST_MAX, "of {} with {flags}", heard.len());
+    }
+}
+
+#[test]
+fn a_fin_and_bytes_of_before_are_reset_as_well() {
+    for (flags, payload) in [(FIN | ACK, 0), (PSH | ACK, 9), (SYN | ACK, 0)] {
+        let (mut script, flow, syn) = connecting(FlowOptions::default());
+        let old = answer(&syn, flags, 900, 77).carrying(&[1; 9][..payload]);
+        let heard = script.burst(&[old]);
+        assert!(heard.len() == 2 && heard[0].is(RST), "{flags}: {heard:?}");
+        assert_eq!(heard[0].tcp.seq, 77);
+        assert_eq!((heard[1].tcp.flags.0, heard[1].tcp.seq), (SYN, syn.seq));
+        assert_eq!(script.host.facts(flow).state, FlowState::SynSent);
     }
 }
 
