@@ -29,12 +29,14 @@ fn connect(pair: &mut Pair) -> FlowId {
         .0
 }
 
-/// The client's stack is gone without a word, and another one is there.
+/// The client's stack is gone without a word, and another one is there, at a port of its own.
 fn restart(pair: &mut Pair, secret: u8) {
     pair.b = Host::new(StackConfig {
+        mac: mac(9),
         secret: [secret; 16],
         ..config(2)
     });
+    pair.b.stack.announce(pair.now, &mut pair.b.port);
 }
 
 fn joined() -> (Pair, FlowId, FlowId) {
