@@ -8,8 +8,8 @@ use knet::device::pair::{PairDevice, pair};
 use knet::device::{Device, RxQueue, TxQueue};
 use knet::id::ListenerId;
 use knet::stack::{
-    Change, FlowMemory, FlowOptions, Interface4, ListenRequest, Owner, RxRing, SendBuffer, Stack,
-    StackConfig,
+    Change, FlowMemory, FlowOptions, Interface4, ListenRequest, Owner, PortWalk, RxRing,
+    SendBuffer, Stack, StackConfig,
 };
 use knet::time::Instant;
 
@@ -110,6 +110,7 @@ impl Host {
             orphan_timeout: Duration::from_secs(120),
             ephemeral_ports: (49_152, 65_535),
             tx_buffer_bytes: RING,
+            walk: PortWalk::default(),
             secret: [9; 16],
         });
         let options = FlowOptions {

@@ -12,7 +12,6 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::link::{self, Link, link};
 use super::{ATTACH, PLACING, pending, transit};
 use crate::channel::cell::process as process_state;
-use crate::channel::layout::PROCS;
 use crate::channel::message::{Kind, Message, heir};
 use crate::channel::sync::Ordering as ChannelOrdering;
 use crate::errno::{Errno, Result};
@@ -112,20 +111,8 @@ pub(super) fn reserve(
     heir: &str,
     greeting: Option<&Message<'_>>,
 ) -> Result<(u32, i32)> {
-    let number = (0..PROCS)
-        .find(|number| {
-            link.control.process(*number).is_some_and(|cell| {
-                cell.state
-                    .compare_exchange(
-                        process_state::FREE,
-                        process_state::FORKING,
-                        ChannelOrdering::AcqRel,
-                        ChannelOrdering::Relaxed,
-                    )
-                    .is_ok()
-            })
-        })
-        .ok_or(Errno::AGAIN)?;
+    let taken = link.control.take_process(process_state::FORKING);
+    let number = taken.ok_or(Errno::AGAIN)?;
     let sent = fill(link, number).and_then(|()| introduce(link, number, heir, greeting));
     if sent.is_err()
         && let Some(cell) = link.control.process(number)

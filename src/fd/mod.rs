@@ -18,10 +18,12 @@ pub mod revive;
 pub mod route;
 pub mod signals;
 pub mod table;
+pub mod touched;
 pub mod twin;
 
 use self::registry::Decision;
 use self::table::{Entry, Handle, Record};
+use self::touched::Touched;
 use crate::attach::link::numbered;
 use crate::attach::{self, Link, Object};
 use crate::ffi::{descriptor, process};
@@ -252,8 +254,15 @@ pub(crate) fn for_each_open(mut visit: impl FnMut(i32)) {
     descriptor::shut(folder);
 }
 
-/// A new socket of the kernel: undecided when it may be accelerated later.
-pub fn made_socket(fd: i32) {
+/// The program is about to change `what` about `fd`, which is noted where it is not routed yet.
+pub fn touch(fd: i32, what: Touched) {
+    if let Target::Undecided(record) = target(fd) {
+        registry::touch(record, what);
+    }
+}
+
+/// A new socket of the kernel: undecided when it may be accelerated later. `touched` is what socket(2) was told.
+pub fn made_socket(fd: i32, touched: Touched) {
     drop_stale(fd);
     if !attach::may_accelerate() || !table::ensure() || !registry::ensure() {
         return;
@@ -264,6 +273,7 @@ pub fn made_socket(fd: i32) {
     }
     // None: too many undecided sockets at a time; this one is the kernel's.
     if let Some(record) = registry::new_socket() {
+        registry::is_fresh(record, touched);
         release(table::exchange(fd, Entry::Undecided(record)));
     }
 }

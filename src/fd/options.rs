@@ -2,6 +2,7 @@
 
 use rustix::fs::OFlags;
 
+use super::touched::{self, Touched};
 use super::twin;
 use crate::channel::cell::option;
 use crate::ffi::{descriptor, errno, sockopt};
@@ -123,67 +124,74 @@ fn linger(fd: i32) -> u32 {
     }
 }
 
-/// Reads everything that the stack must know. Buffer sizes only where the program locked them: a default of the kernel is
-/// no wish (design D1).
+/// Everything that the stack must know, of which only what is `touched` is read. Buffer sizes only where the program locked
+/// them: a default of the kernel is no wish (design D1).
 #[must_use]
-pub fn read(fd: i32) -> Options {
+pub fn read(fd: i32, touched: Touched) -> Options {
     let saved = errno::save();
+    let mut options = touched::untouched(touched.has(Touched::NONBLOCKING));
     let socket = |name| number(fd, sockopt::SOCKET, name);
     let tcp = |name| number(fd, sockopt::TCP, name);
-    let mut bits = 0;
-    for (on, bit) in [
-        (tcp(name::NODELAY), option::NODELAY),
-        (tcp(name::CORK), option::CORK),
-        (socket(name::KEEPALIVE), option::KEEPALIVE),
-        (socket(name::REUSEADDR), option::REUSEADDR),
-        (socket(name::REUSEPORT), option::REUSEPORT),
-        (socket(name::ZEROCOPY), option::ZEROCOPY),
-        (tcp(name::INQ), option::INQ),
-        (socket(name::OOBINLINE), option::OOB_INLINE),
-        (socket(name::TIMESTAMP), option::STAMP),
-        (socket(name::TIMESTAMPNS), option::STAMP_NANOS),
-        (
-            number(fd, sockopt::IP, name::RECVERR),
-            option::RECEIVE_ERRORS,
-        ),
-    ] {
-        bits |= if on != 0 { bit } else { 0 };
+    let mut bit = |on: u32, bit| options.bits |= if on != 0 { bit } else { 0 };
+    if touched.has(Touched::DELAY) {
+        bit(tcp(name::NODELAY), option::NODELAY);
+        bit(tcp(name::CORK), option::CORK);
     }
-    let locked = socket(BUF_LOCK);
-    let flags = descriptor::lend(fd).and_then(rustix::fs::fcntl_getfl);
-    let options = Options {
-        bits,
-        keepidle_s: tcp(name::KEEPIDLE),
-        keepintvl_s: tcp(name::KEEPINTVL),
-        keepcnt: tcp(name::KEEPCNT),
-        user_timeout_ms: tcp(name::USER_TIMEOUT),
-        rcvbuf: if locked & RCVBUF_LOCKED != 0 {
-            socket(name::RCVBUF)
-        } else {
-            0
-        },
-        sndbuf: if locked & SNDBUF_LOCKED != 0 {
-            socket(name::SNDBUF)
-        } else {
-            0
-        },
-        max_segment: wished_segment(tcp(name::MAXSEG)),
-        tos: number(fd, sockopt::IP, name::TOS),
-        ttl: number(fd, sockopt::IP, name::TTL),
-        min_ttl: number(fd, sockopt::IP, name::MINTTL),
-        syn_count: set_number(fd, name::SYNCNT),
-        linger2_s: set_number(fd, name::LINGER2),
-        defer_accept_s: tcp(name::DEFER_ACCEPT),
-        notsent_lowat: tcp(name::NOTSENT_LOWAT),
-        peek_offset: peek_offset(
-            sockopt::number(fd, sockopt::SOCKET, name::PEEK_OFF).unwrap_or(-1),
-        ),
-        rcvtimeo_us: micros(fd, name::RCVTIMEO),
-        sndtimeo_us: micros(fd, name::SNDTIMEO),
-        rcvlowat: socket(name::RCVLOWAT),
-        linger: linger(fd),
-        status_flags: flags.map_or(0, |flags| flags.bits() & SETTABLE),
-    };
+    if touched.has(Touched::REUSE) {
+        bit(socket(name::REUSEADDR), option::REUSEADDR);
+        bit(socket(name::REUSEPORT), option::REUSEPORT);
+    }
+    if touched.has(Touched::KEEPALIVE) {
+        bit(socket(name::KEEPALIVE), option::KEEPALIVE);
+    }
+    if touched.has(Touched::OTHERS) {
+        bit(socket(name::ZEROCOPY), option::ZEROCOPY);
+        bit(tcp(name::INQ), option::INQ);
+        bit(socket(name::OOBINLINE), option::OOB_INLINE);
+        bit(socket(name::TIMESTAMP), option::STAMP);
+        bit(socket(name::TIMESTAMPNS), option::STAMP_NANOS);
+        let errors = number(fd, sockopt::IP, name::RECVERR);
+        bit(errors, option::RECEIVE_ERRORS);
+    }
+    if touched.has(Touched::KEEPALIVE) {
+        options.keepidle_s = tcp(name::KEEPIDLE);
+        options.keepintvl_s = tcp(name::KEEPINTVL);
+        options.keepcnt = tcp(name::KEEPCNT);
+    }
+    if touched.has(Touched::TIMEOUTS) {
+        options.user_timeout_ms = tcp(name::USER_TIMEOUT);
+        options.rcvtimeo_us = micros(fd, name::RCVTIMEO);
+        options.sndtimeo_us = micros(fd, name::SNDTIMEO);
+    }
+    if touched.has(Touched::BUFFERS) {
+        let locked = socket(BUF_LOCK);
+        if locked & RCVBUF_LOCKED != 0 {
+            options.rcvbuf = socket(name::RCVBUF);
+        }
+        if locked & SNDBUF_LOCKED != 0 {
+            options.sndbuf = socket(name::SNDBUF);
+        }
+        options.rcvlowat = socket(name::RCVLOWAT);
+        options.notsent_lowat = tcp(name::NOTSENT_LOWAT);
+    }
+    if touched.has(Touched::LINGER) {
+        options.linger = linger(fd);
+    }
+    if touched.has(Touched::OTHERS) {
+        options.max_segment = wished_segment(tcp(name::MAXSEG));
+        options.tos = number(fd, sockopt::IP, name::TOS);
+        options.ttl = number(fd, sockopt::IP, name::TTL);
+        options.min_ttl = number(fd, sockopt::IP, name::MINTTL);
+        options.syn_count = set_number(fd, name::SYNCNT);
+        options.linger2_s = set_number(fd, name::LINGER2);
+        options.defer_accept_s = tcp(name::DEFER_ACCEPT);
+        let offset = sockopt::number(fd, sockopt::SOCKET, name::PEEK_OFF);
+        options.peek_offset = peek_offset(offset.unwrap_or(-1));
+    }
+    if touched.has(Touched::FLAGS) {
+        let flags = descriptor::lend(fd).and_then(rustix::fs::fcntl_getfl);
+        options.status_flags = flags.map_or(0, |flags| flags.bits() & SETTABLE);
+    }
     errno::restore(saved);
     options
 }
@@ -241,7 +249,7 @@ mod tests {
             None,
         );
         let fd = descriptor::raw(socket.unwrap());
-        let plain = read(fd);
+        let plain = read(fd, Touched::ALL);
         assert_eq!(
             (plain.bits, plain.rcvbuf, plain.sndbuf, plain.linger),
             (0, 0, 0, 0)
@@ -255,7 +263,7 @@ mod tests {
         let on = [1_i32.to_ne_bytes(), 7_i32.to_ne_bytes()].concat();
         sockopt::write(fd, sockopt::SOCKET, name::LINGER, &on).unwrap();
         set_nonblocking(fd);
-        let set = read(fd);
+        let set = read(fd, Touched::ALL);
         assert_eq!(set.bits, option::NODELAY | option::REUSEADDR);
         assert_eq!(set.rcvbuf, 131_072, "as the kernel reports it: doubled");
         assert_eq!(set.sndbuf, 0);

@@ -3,10 +3,11 @@
 //! The kernel is the port arbiter: it is asked first, and its errno is the answer. What goes to the stack leaves every
 //! kernel epoll that holds it and enters ours with the same data, events and flags.
 
-use core::net::SocketAddrV4;
+use core::net::{Ipv4Addr, SocketAddrV4};
 
 use super::registry::{self, Decision, Registration};
 use super::table::{self, Entry, Handle, Record};
+use super::touched::Touched;
 use super::{Socket, epoll, options, own, signals, twin};
 use crate::attach::{self, Link, Standing};
 use crate::channel::cell::option;
@@ -152,6 +153,8 @@ pub fn listen(record: Record, fd: i32, backlog: i32, kernel: impl Fn() -> i32) -
     if !registry::begin_routing(record) {
         return Routed::Again;
     }
+    // The kernel gives an unbound socket a port.
+    registry::touch(record, Touched::NAME);
     let Ok(local) = twin::local(fd) else {
         return to_kernel(record, kernel);
     };
@@ -186,7 +189,7 @@ pub fn listen(record: Record, fd: i32, backlog: i32, kernel: impl Fn() -> i32) -
     if !policy.accelerates_port(local.port()) {
         return end(record, Decision::Kernel, Routed::Kernel(0));
     }
-    let mut options = options::read(fd);
+    let mut options = options::read(fd, Touched::ALL);
     if own::hands_down(fd) {
         options.bits |= option::HANDS_DOWN;
     }
@@ -230,8 +233,14 @@ pub fn connect(record: Record, fd: i32, remote: SocketAddrV4, kernel: impl Fn() 
     if remote.ip().is_loopback() || remote.ip().is_unspecified() {
         return to_kernel(record, kernel);
     }
-    let Ok(local) = twin::local(fd) else {
-        return to_kernel(record, kernel);
+    let touched = registry::touched(record);
+    let local = if touched.has(Touched::NAME) {
+        let Ok(local) = twin::local(fd) else {
+            return to_kernel(record, kernel);
+        };
+        local
+    } else {
+        SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)
     };
     if local.ip().is_loopback() {
         return to_kernel(record, kernel);
@@ -256,7 +265,7 @@ pub fn connect(record: Record, fd: i32, remote: SocketAddrV4, kernel: impl Fn() 
         Standing::Kernel if !bound_to_ours => return to_kernel(record, kernel),
         _ => return end(record, Decision::Undecided, Routed::Kernel(refused())),
     }
-    let options = options::read(fd);
+    let options = options::read(fd, touched);
     let from = (bound_to_ours || local.port() != 0).then_some(local);
     match connect::start(link, from, remote, &options) {
         Ok(object) => {
@@ -287,12 +296,14 @@ fn install(record: Record, fd: i32, socket: Socket) {
     registry::take_registrations(record, |registration| {
         move_registration(&socket, registration)
     });
+    let (is_single, touched) = (registry::is_single(record), registry::touched(record));
     let family = socket.link.family();
     registry::end_routing(record, Decision::Routed { handle, family });
-    // The object was made held once: for `fd`. Duplicates hold it on their own.
+    // The object was made held once: for `fd`. Duplicates hold it on their own; one that is made at this moment is seen to
+    // at its first use.
     let old = Entry::Undecided(record);
     let mut taken = false;
-    table::for_each(0, table::end(), |number, entry| {
+    let mut put = |number, entry| {
         if entry != old {
             return;
         }
@@ -305,8 +316,15 @@ fn install(record: Record, fd: i32, socket: Socket) {
         } else if !first {
             crate::socket::close::release(socket.link, socket.object);
         }
-    });
-    signals::begin(fd, socket);
+    };
+    if is_single {
+        put(fd, table::entry(fd));
+    } else {
+        table::for_each(0, table::end(), put);
+    }
+    if touched.has(Touched::FLAGS) {
+        signals::begin(fd, socket);
+    }
     if !taken {
         // Closed under our hands by another thread.
         crate::socket::close::release(socket.link, socket.object);

@@ -6,14 +6,15 @@
 //! DEVIATION: whoever goes round the exported calls (stdout when it was put onto that number, io_uring, a program without the
 //! preloaded object) meets the twin, which is not connected: ENOTCONN or EPIPE.
 
-use core::net::SocketAddrV4;
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::net::{Ipv4Addr, SocketAddrV4};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::errno::{Errno, Result};
 use crate::ffi::{descriptor, sockopt};
+use crate::time::{Instant, monotonic};
 
 /// The spare socket; -1 = not made. Inherited by fork.
 static SPARE: AtomicI32 = AtomicI32::new(-1);
@@ -37,6 +38,16 @@ pub fn spare() -> Result<i32> {
             Ok(other)
         }
     }
+}
+
+/// A TCP socket that nobody has set anything on; the caller closes it.
+///
+/// # Errors
+/// EMFILE, ENFILE and what else socket(2) says.
+pub fn unused() -> Result<i32> {
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)
+        .map(descriptor::raw)
 }
 
 /// The spare socket, if it was made.
@@ -116,12 +127,45 @@ pub fn stop_listening(fd: i32) {
     }
 }
 
-/// Whether the kernel owns `address`: a packet to it would not leave this machine.
+/// Whether the kernel owns `address`: a packet to it would not leave this machine. An answer holds for a moment
+/// ([`ANSWER_MS`]), so that connections behind each other ask once.
 #[must_use]
-pub fn is_kernels_own(address: core::net::Ipv4Addr) -> bool {
+pub fn is_kernels_own(address: Ipv4Addr) -> bool {
     if address.is_loopback() || address.is_unspecified() {
         return true;
     }
+    let now = monotonic();
+    let [.., low] = address.octets();
+    let place = ANSWERS.get(usize::from(low) % ANSWERS.len());
+    let known = place.and_then(|place| answer(place.load(Ordering::Relaxed), now, address));
+    if let Some(known) = known {
+        return known;
+    }
+    let own = asked(address);
+    if let Some(place) = place {
+        place.store(pack(now, address, own), Ordering::Relaxed);
+    }
+    own
+}
+
+/// Answers of a moment ago: address (bits 32 to 63), the answer (bit 31), and when it was given, in milliseconds.
+static ANSWERS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+/// An answer holds so long. An address that the kernel gets meanwhile is asked for on the wire.
+const ANSWER_MS: u64 = 10;
+const ANSWER: u64 = 1 << 31;
+const STAMP: u64 = ANSWER - 1;
+
+fn pack(now: Instant, address: Ipv4Addr, own: bool) -> u64 {
+    u64::from(address.to_bits()) << 32 | if own { ANSWER } else { 0 } | now.millis() & STAMP
+}
+
+fn answer(word: u64, now: Instant, address: Ipv4Addr) -> Option<bool> {
+    let age = (now.millis() & STAMP).wrapping_sub(word & STAMP) & STAMP;
+    let holds = word >> 32 == u64::from(address.to_bits()) && age < ANSWER_MS;
+    holds.then_some(word & ANSWER != 0)
+}
+
+fn asked(address: Ipv4Addr) -> bool {
     let flags = SocketFlags::CLOEXEC;
     let Ok(probe) = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)
     else {
@@ -139,7 +183,6 @@ pub fn is_kernels_own(address: core::net::Ipv4Addr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::net::Ipv4Addr;
 
     #[test]
     fn a_number_is_low_and_its_twin_is_a_tcp_socket() {
@@ -154,6 +197,22 @@ mod tests {
         descriptor::close(fd);
         assert!(is_kernels_own(Ipv4Addr::LOCALHOST));
         assert!(!is_kernels_own(Ipv4Addr::new(198, 51, 100, 7)));
+    }
+
+    #[test]
+    fn an_answer_about_an_address_holds_for_a_moment() {
+        let [one, other] = [[10, 1, 2, 3], [10, 1, 2, 19]].map(Ipv4Addr::from);
+        // About where the stamp goes round.
+        let now = Instant::from_millis(STAMP + 1 + ANSWER_MS / 2);
+        let earlier = |ms| Instant::from_millis(now.millis() - ms);
+        for own in [false, true] {
+            let word = |ms| pack(earlier(ms), one, own);
+            assert_eq!(answer(word(0), now, one), Some(own));
+            assert_eq!(answer(word(ANSWER_MS - 1), now, one), Some(own));
+            assert_eq!(answer(word(ANSWER_MS), now, one), None);
+            assert_eq!(answer(word(1), now, other), None);
+        }
+        assert_eq!(answer(0, now, one), None);
     }
 
     #[test]

@@ -1,13 +1,86 @@
 //! How a host ends, and what its programs see of it.
 
+use core::time::Duration;
+
 use super::clients::{Client, Standing};
+use super::life::Verdict;
 use super::server::Server;
 use crate::errno::Result;
 use crate::ffi::end_signals::{self, EndSignals};
 use crate::lcore::Mail;
+use crate::time::Instant;
 use crate::{progress, telemetry};
 
+/// The end of a program with its host inside: pure decisions over what the control thread sees.
+#[derive(Debug, Default)]
+pub(super) struct Ending {
+    since: Option<Instant>,
+    /// Flows that have not ended by themselves were given up.
+    gave_up: bool,
+    /// Since when there is nothing left to say.
+    silent_since: Option<Instant>,
+}
+
+/// What to do at the end of a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Farewell {
+    /// Look again then.
+    Wait(Instant),
+    /// Give up what has not ended, and look again then.
+    GiveUp(Instant),
+    /// Close the port.
+    Close,
+}
+
+impl Ending {
+    pub(super) const fn has_begun(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// What to do at `now`, with so many flows that have not ended, and so many in TIME-WAIT: the peers of those wait for our
+    /// last acknowledgement.
+    fn decide(&mut self, now: Instant, flows: usize, resting: usize) -> Farewell {
+        let since = *self.since.get_or_insert(now);
+        let next = now + LAST_LOOK;
+        if flows == 0 || self.gave_up {
+            let silent_since = *self.silent_since.get_or_insert(now);
+            let nothing_left = resting == 0 && !self.gave_up;
+            return if nothing_left || now.since(silent_since) >= LAST_FRAMES {
+                Farewell::Close
+            } else {
+                Farewell::Wait(next)
+            };
+        }
+        if now.since(since) < LAST_WAIT {
+            return Farewell::Wait(next);
+        }
+        self.gave_up = true;
+        Farewell::GiveUp(next)
+    }
+}
+
 impl Server {
+    /// What it has sent goes out and is acknowledged, both ways; nobody is there to wait long for the peers.
+    pub(super) fn see_off(&mut self, now: Instant) -> Verdict {
+        let flows = self.lcores.live_flows();
+        let resting = self.lcores.flows().saturating_sub(flows);
+        let Some(inside) = &mut self.inside else {
+            return Verdict::End;
+        };
+        match inside.ending.decide(now, flows, resting) {
+            Farewell::Wait(until) => Verdict::Stay(Some(until)),
+            Farewell::GiveUp(until) => {
+                crate::info!("event=gave_up flows={flows}");
+                for family in self.families.iter().flatten() {
+                    let owner = family.owner;
+                    self.lcores.say(|| Mail::GiveUp { owner });
+                }
+                Verdict::Stay(Some(until))
+            }
+            Farewell::Close => Verdict::End,
+        }
+    }
+
     /// The program is at its end: what it holds ends as after its death. Its other threads still run, and must not see their
     /// host go: the sockets stay open.
     pub(super) fn say_farewell(&mut self) {
@@ -113,4 +186,48 @@ impl Server {
 }
 
 /// How long the lcores may take for its last turn.
-const STOP_WAIT: core::time::Duration = core::time::Duration::from_secs(1);
+const STOP_WAIT: Duration = Duration::from_secs(1);
+/// How long a program's end waits for its last bytes and for the FINs of both ends; 100 ms with what follows.
+const LAST_WAIT: Duration = Duration::from_millis(78);
+/// How long the last frames may lie in the port: a peer on this machine (vhost) has to get a CPU to take them, and what it has
+/// not taken goes with the port.
+const LAST_FRAMES: Duration = Duration::from_millis(20);
+/// Between two looks at them.
+const LAST_LOOK: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> Instant = Instant::from_millis;
+
+    #[test]
+    fn the_port_is_open_a_moment_longer_than_the_last_flow() {
+        let mut ending = Ending::default();
+        assert!(!ending.has_begun());
+        assert_eq!(ending.decide(MS(0), 3, 0), Farewell::Wait(MS(2)));
+        assert!(ending.has_begun());
+        assert_eq!(ending.decide(MS(50), 1, 2), Farewell::Wait(MS(52)));
+        assert_eq!(ending.decide(MS(60), 0, 3), Farewell::Wait(MS(62)));
+        assert_eq!(ending.decide(MS(78), 0, 3), Farewell::Wait(MS(80)));
+        assert_eq!(ending.decide(MS(80), 0, 3), Farewell::Close);
+    }
+
+    #[test]
+    fn a_port_that_owes_nobody_an_acknowledgement_closes_at_once() {
+        let mut ending = Ending::default();
+        assert_eq!(ending.decide(MS(0), 1, 0), Farewell::Wait(MS(2)));
+        assert_eq!(ending.decide(MS(2), 0, 0), Farewell::Close);
+    }
+
+    #[test]
+    fn peers_that_do_not_close_are_given_up_within_a_tenth_of_a_second() {
+        let mut ending = Ending::default();
+        assert_eq!(ending.decide(MS(0), 3, 0), Farewell::Wait(MS(2)));
+        assert_eq!(ending.decide(MS(76), 3, 0), Farewell::Wait(MS(78)));
+        assert_eq!(ending.decide(MS(78), 3, 0), Farewell::GiveUp(MS(80)));
+        assert_eq!(ending.decide(MS(80), 2, 0), Farewell::Wait(MS(82)));
+        assert_eq!(ending.decide(MS(98), 2, 0), Farewell::Wait(MS(100)));
+        assert_eq!(ending.decide(MS(100), 2, 0), Farewell::Close);
+    }
+}

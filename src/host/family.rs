@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags};
 
 use crate::channel::cell::{host_state, process};
-use crate::channel::layout::{Layout, PROCS};
+use crate::channel::layout::Layout;
 use crate::channel::sync::Ordering;
 use crate::config::Config;
 use crate::errno::{Errno, Result};
@@ -105,20 +105,7 @@ impl Family {
     /// EAGAIN when all are taken.
     pub(super) fn admit(&self, pid: u32) -> Result<u32> {
         let control = &self.segments.control;
-        let cell = (0..PROCS)
-            .find(|&cell| {
-                control.process(cell).is_some_and(|it| {
-                    it.state
-                        .compare_exchange(
-                            process::FREE,
-                            process::LIVE,
-                            Ordering::SeqCst,
-                            Ordering::SeqCst,
-                        )
-                        .is_ok()
-                })
-            })
-            .ok_or(Errno::AGAIN)?;
+        let cell = control.take_process(process::LIVE).ok_or(Errno::AGAIN)?;
         if let Some(it) = control.process(cell) {
             it.pid.store(pid, Ordering::SeqCst);
         }

@@ -24,8 +24,9 @@ use crate::ffi::descriptor;
 use crate::gpu::Pipeline;
 use crate::id::CpuId;
 use crate::lcore::{self, IdleConfig, IdlePolicy, Lcore, LcoreConfig, Peers, Placement};
-use crate::stack::Stack;
+use crate::stack::siphash::siphash;
 use crate::stack::steering::Steering;
+use crate::stack::{PortWalk, Stack};
 use crate::time;
 
 const _: () = assert!(config::LCORES_MAX == LCORES_MAX);
@@ -196,6 +197,28 @@ fn random<const BYTES: usize>() -> Result<[u8; BYTES], String> {
     }
 }
 
+/// Ports that go on where those of the host before were. What is the same for both is only known on this machine, and another
+/// one after each boot; without it, `otherwise`.
+fn port_walk(otherwise: [u8; 16]) -> PortWalk {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot = boot.trim();
+    let secret = if boot.is_empty() {
+        otherwise
+    } else {
+        let half = |domain: u8| u128::from(siphash(&[domain; 16], boot.as_bytes()));
+        (half(b'p') << 64 | half(b'q')).to_le_bytes()
+    };
+    let steps = time::monotonic().millis() / PORT_STEP_MS;
+    PortWalk {
+        secret,
+        start: u32::try_from(steps % (1 << 31)).unwrap_or(0),
+    }
+}
+
+/// How long a host takes for a port, on average, unless it makes more connections than most clients do. A range of 28 232
+/// comes round in about the time that TIME-WAIT lasts.
+const PORT_STEP_MS: u64 = 2;
+
 /// Everything that the lcores are made of.
 fn make(
     asked: &Wanted<'_>,
@@ -205,6 +228,7 @@ fn make(
 ) -> Result<Vec<LcoreConfig>, String> {
     let config = asked.config;
     let secret = random()?;
+    let walk = port_walk(secret);
     let mut pairs = queue_pairs(config, device, spread.lcores)?.into_iter();
     let mut peers = Vec::new();
     if spread.lcores > 1 {
@@ -214,7 +238,7 @@ fn make(
     let somaxconn = somaxconn();
     let mut made = Vec::new();
     for seat in lcores.iter() {
-        let stack = Stack::new(open::stack(config, device, secret));
+        let stack = Stack::new(open::stack(config, device, walk, secret));
         let pipeline = match &config.gpu {
             Some(gpu) if asked.inside.is_some() => Pipeline::load(&gpu.inside_a_program())?,
             Some(gpu) => Pipeline::load(gpu)?,

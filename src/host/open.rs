@@ -12,7 +12,7 @@ use crate::device::{Device, open_builtin};
 use crate::errno::Errno;
 use crate::preflight::install::Places;
 use crate::preflight::{self, Machine, Severity};
-use crate::stack::{Interface4, Route4, StackConfig};
+use crate::stack::{Interface4, PortWalk, Route4, StackConfig};
 
 /// How received flows are spread.
 #[derive(Clone, Debug)]
@@ -212,7 +212,12 @@ pub(super) fn memory_available(config: &Config) -> Option<u64> {
 }
 
 /// What the stack must be told for this port; `secret` is random.
-pub(super) fn stack(config: &Config, device: &dyn Device, secret: [u8; 16]) -> StackConfig {
+pub(super) fn stack(
+    config: &Config,
+    device: &dyn Device,
+    walk: PortWalk,
+    secret: [u8; 16],
+) -> StackConfig {
     let port = device.capabilities();
     let network = &config.network;
     StackConfig {
@@ -251,6 +256,7 @@ pub(super) fn stack(config: &Config, device: &dyn Device, secret: [u8; 16]) -> S
         orphan_timeout: config.linger_max,
         ephemeral_ports: config.tcp.ephemeral_ports,
         tx_buffer_bytes: Buffers::UNACKNOWLEDGED as usize,
+        walk,
         secret,
     }
 }

@@ -8,6 +8,7 @@ use rustix::event::Timespec;
 
 use super::admin::{Desk, Sessions, Telemetry};
 use super::clients::{Client, Clients, Ready, source};
+use super::ending::Ending;
 use super::family::Family;
 use super::launch::Running;
 use super::lcores::Lcores;
@@ -101,8 +102,7 @@ pub(super) struct Inside {
     pub(super) hand_over: HandOver,
     is_ending: fn() -> bool,
     end: OwnedFd,
-    /// Since when it is.
-    ending_since: Option<Instant>,
+    pub(super) ending: Ending,
 }
 
 impl Server {
@@ -153,7 +153,7 @@ impl Server {
                     hand_over,
                     is_ending,
                     end,
-                    ending_since: None,
+                    ending: Ending::default(),
                 });
                 server.first(control)?;
             }
@@ -251,22 +251,15 @@ impl Server {
             families: self.families.iter().flatten().count(),
             flows: self.lcores.flows(),
         };
-        if let Some(inside) = self.inside.as_mut().filter(|_| self.running.is_some()) {
+        if let Some(inside) = self.inside.as_ref().filter(|_| self.running.is_some()) {
             if !(inside.is_ending)() {
                 // As long as the program: it is one of the clients.
                 return Verdict::Stay(None);
             }
-            // What it has sent goes out; nobody is there to wait for the peers.
-            let first = inside.ending_since.is_none();
-            let since = *inside.ending_since.get_or_insert(now);
-            if first {
+            if !inside.ending.has_begun() {
                 self.say_farewell();
             }
-            let flows = self.lcores.live_flows();
-            if flows == 0 || now.since(since) >= LAST_WAIT {
-                return Verdict::End;
-            }
-            return Verdict::Stay(Some(now + LAST_LOOK));
+            return self.see_off(now);
         }
         if self.private && (self.unfit || self.config.is_none()) && seen.clients == 0 {
             return Verdict::End;
@@ -291,7 +284,7 @@ impl Server {
             // Once is enough: the time is looked at from then on.
             self.inside
                 .as_ref()
-                .filter(|inside| inside.ending_since.is_none())
+                .filter(|inside| !inside.ending.has_begun())
                 .map(|inside| inside.end.as_fd()),
         ];
         let first = sources.len();
@@ -400,7 +393,3 @@ pub(super) fn timespec(span: core::time::Duration) -> Timespec {
 const MESSAGES_MAX: usize = 16;
 /// Messages of a dead client that are served: more than a socket holds.
 const LAST_WORDS_MAX: usize = 1024;
-/// How long a program's end waits for its last bytes and FINs.
-const LAST_WAIT: core::time::Duration = core::time::Duration::from_millis(100);
-/// Between two looks at them.
-const LAST_LOOK: core::time::Duration = core::time::Duration::from_millis(2);

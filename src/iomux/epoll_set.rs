@@ -11,7 +11,7 @@ use super::pace;
 use crate::attach::link::NUMBERS;
 use crate::attach::{Link, Object};
 use crate::channel::cell::{EpollCell, herald, process as process_state};
-use crate::channel::layout::{EPOLLS, PROCS};
+use crate::channel::layout::EPOLLS;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::ffi::wait::{self, EpollEvent, PollFd, SignalMask};
@@ -505,7 +505,7 @@ pub(super) fn bury_if_needed(link: &Link, epoll: u32, cell: &EpollCell) {
         return;
     };
     // Not every cell: looking at one that was never used would give it memory.
-    for process in 0..PROCS {
+    for process in link.control.processes() {
         let control = &link.control;
         let is_there = control
             .process(process)

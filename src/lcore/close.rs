@@ -111,11 +111,23 @@ impl Work<'_> {
 
     /// Resets every flow of the family: its program ended long ago.
     pub(super) fn abandon(&mut self) {
+        self.abandon_if(|_| true);
+    }
+
+    /// As [`Self::abandon`], but for those whose peer has everything and our FIN. It may not have read it yet, and a reset could
+    /// keep it from that; what it says later is answered by a reset from whoever has our address then.
+    pub(super) fn give_up(&mut self) {
+        self.abandon_if(|facts| !facts.is_some_and(|facts| facts.tx_finished));
+    }
+
+    fn abandon_if(&mut self, which: impl Fn(Option<Facts>) -> bool) {
         for object in self.records.indices() {
             let Some(record) = self.records.at_mut(object) else {
                 continue;
             };
-            if let Role::Flow(flow) = record.role {
+            if let Role::Flow(flow) = record.role
+                && which(self.shared.stack.facts(flow))
+            {
                 record.closing = true;
                 record.closed = true;
                 record.queued = None;

@@ -415,7 +415,7 @@ impl<'a> Work<'a> {
             return true;
         }
         // A process may be in the middle of a fork that the control thread has not heard of.
-        (0..PROCS).any(|cell| {
+        control.processes().any(|cell| {
             control
                 .process(cell)
                 .is_some_and(|it| it.state.load(Ordering::SeqCst) != process::FREE)

@@ -84,6 +84,12 @@ pub enum Mail {
         /// The family.
         owner: Owner,
     },
+    /// The program is at its end and so is the stack: flows whose peer has not heard all of it are reset now, for nobody will
+    /// say it again.
+    GiveUp {
+        /// The family.
+        owner: Owner,
+    },
     /// The host ends under the family: its flows are reset, and nothing more is written to its tables, which say what the
     /// program will do anew elsewhere.
     Desert {

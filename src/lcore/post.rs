@@ -73,6 +73,11 @@ impl Lcore {
                     family.work(now, shared).abandon();
                 });
             }
+            Mail::GiveUp { owner } => {
+                self.with(owner.0 as usize, |family, shared| {
+                    family.work(now, shared).give_up();
+                });
+            }
             Mail::Desert { owner } => {
                 let place = owner.0 as usize;
                 self.with(place, |family, shared| family.work(now, shared).abandon());

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use rustix::event::EventfdFlags;
+use rustix::event::{EventfdFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 
 use crate::attach::{self, inside};
@@ -48,6 +48,13 @@ mod stage {
 const LOADER_WAIT: Duration = Duration::from_millis(50);
 /// What exit(3) waits for the last bytes and the port at most.
 const EXIT_WAIT: Duration = Duration::from_millis(400);
+/// Turns without work before a nap of the one that drives the last bytes out.
+const IDLE_TURNS: u32 = 16;
+/// The nap.
+const LAST_NAP: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 200_000,
+};
 
 /// More than any file of the host's has, besides the channel's memory and the log, which look themselves.
 const FILE_BYTES: u64 = 16 << 20;
@@ -278,12 +285,25 @@ extern "C" fn last() {
     }
     let end = monotonic() + EXIT_WAIT;
     while STAGE.load(Ordering::Acquire) != stage::ENDED && monotonic() < end {
-        let mut drive = Drive::new();
-        if drive.may_drive() && drive.begin() {
-            drive.turn();
+        drive_on(end);
+        // Others have the token meanwhile, the control thread for the very end.
+        let _ = rustix::event::poll(&mut [], Some(&LAST_NAP));
+    }
+}
+
+/// Turns as long as there is something to do, and lets the peer, who may run on this very CPU, do its part.
+fn drive_on(end: Instant) {
+    let mut drive = Drive::new();
+    let mut idle = 0;
+    while idle < IDLE_TURNS && drive.may_drive() && drive.begin() {
+        let (now, turned) = drive.turn();
+        if now >= end || turned.next == Next::Over {
+            return;
         }
-        drop(drive);
-        attach::pause();
+        idle = if turned.worked { 0 } else { idle + 1 };
+        if !turned.worked {
+            rustix::thread::sched_yield();
+        }
     }
 }
 

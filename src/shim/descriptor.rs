@@ -13,6 +13,7 @@ use crate::channel::cell::kind;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::fd::table::{self, Entry};
+use crate::fd::touched::Touched;
 use crate::fd::{self, Socket, Target, inflight, own, signals};
 use crate::ffi::{async_io, descriptor, errno, real};
 use crate::readiness::urgent;
@@ -231,6 +232,7 @@ fn control(fd: c_int, command: c_int, argument: usize, kernel: impl Fn() -> c_in
             let flags = u32::try_from(argument & 0x7fff_ffff).unwrap_or(0);
             cvt::done(change_status_flags(fd, socket, |_| flags))
         }
+        Target::Undecided(_) if command == libc::F_SETFL => touched(fd, kernel),
         _ => kernel(),
     }
 }
@@ -245,10 +247,16 @@ fn change_status_flags(fd: c_int, socket: Socket, change: impl Fn(u32) -> u32) -
     Ok(())
 }
 
+/// A call that may change flags or owner of a twin.
+fn touched(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
+    fd::touch(fd, Touched::FLAGS);
+    kernel()
+}
+
 /// A call that says who gets which signal: the twin keeps it, and of an accepted number a socket of its own.
 fn summoned(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
     let Target::Socket(socket) = fd::target(fd) else {
-        return kernel();
+        return touched(fd, kernel);
     };
     if socket.accepted
         && let Err(error) = own::give(fd)
@@ -277,8 +285,9 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
         if let Some(result) = unsafe { ioctl_on(fd, socket, request, argument) } {
             return cvt::done(result);
         }
+        return kernel();
     }
-    kernel()
+    touched(fd, kernel)
 }
 
 /// sockatmark(3), which libc makes with an ioctl that no hook sees.

@@ -14,6 +14,7 @@ use crate::channel::cell::{ObjectCell, flag, kind, option};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::fd::options::{self as options_of_twin, decode_linger, name};
+use crate::fd::touched::Touched;
 use crate::fd::{self, Socket, Target, own, twin};
 use crate::ffi::{real, sockopt};
 use crate::readiness;
@@ -84,6 +85,7 @@ pub unsafe fn setsockopt(
     len: socklen_t,
 ) -> c_int {
     let Target::Socket(socket) = fd::target(fd) else {
+        fd::touch(fd, Touched::by_option(level, name));
         // SAFETY: the caller's arguments, unchanged.
         return unsafe { real::setsockopt(fd, level, name, value, len) };
     };

@@ -19,6 +19,7 @@ use crate::fd::inflight::InFlight;
 use crate::fd::revive;
 use crate::fd::route::{self, Routed};
 use crate::fd::table;
+use crate::fd::touched::Touched;
 use crate::fd::{self, Socket, Target, options, own, twin};
 use crate::ffi::{descriptor, errno, handler, real};
 use crate::readiness::{self, event};
@@ -44,7 +45,15 @@ pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         && (protocol == 0 || protocol == libc::IPPROTO_TCP);
     if tcp {
         let saved = errno::save();
-        fd::made_socket(fd);
+        let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
+        fd::made_socket(
+            fd,
+            if nonblocking {
+                Touched::NONBLOCKING
+            } else {
+                Touched::NOTHING
+            },
+        );
         errno::restore(saved);
     } else {
         fd::drop_stale(fd);
@@ -61,6 +70,7 @@ pub unsafe fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int
     let kernel = || unsafe { real::bind(fd, address, len) };
     match fd::target(fd) {
         Target::Undecided(record) => {
+            fd::touch(fd, Touched::NAME);
             // SAFETY: as the caller promises.
             match unsafe { cvt::ipv4(address, len) } {
                 Some(wanted) => route::bind(record, fd, wanted, kernel),

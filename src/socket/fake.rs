@@ -48,6 +48,7 @@ impl Fake {
         let layout = Layout::for_flows(1, RING, RING).with_lcores(lcores);
         let (control, _) = Control::create(layout).unwrap();
         let (receive, receive_fd) = Receive::create(layout).unwrap();
+        control.note_process(0);
         let cell = control.process(0).unwrap();
         cell.state.store(process::LIVE, Ordering::Release);
         cell.pid.store(crate::thread::process(), Ordering::Relaxed);

@@ -8,7 +8,6 @@ use core::sync::atomic::Ordering;
 use crate::attach::link::NUMBERS;
 use crate::attach::{Link, Object};
 use crate::channel::cell::process;
-use crate::channel::layout::PROCS;
 use crate::channel::sync::Ordering as ChannelOrdering;
 use crate::errno::{Errno, Result};
 use crate::ffi::pages::LazyWords;
@@ -86,7 +85,7 @@ pub fn descriptors(link: &Link, object: Object) -> u32 {
 /// Whether another process of the family holds `object`.
 #[must_use]
 pub fn is_held_elsewhere(link: &Link, object: Object) -> bool {
-    (0..PROCS).any(|index| {
+    link.control.processes().any(|index| {
         index != link.process()
             && link
                 .control

@@ -5,13 +5,14 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use super::api::{ConnectRequest, FlowMemory, FlowState};
 use super::buffers::Buffers;
 use super::changes::ChangeMark;
-use super::demux::FlowKey;
-use super::flow::Engine;
+use super::demux::{FlowKey, TcpFrame};
+use super::flow::{Due, Engine, Panicked};
 use super::flow_parts::{Flags, Phase};
 use super::handshake::segment_limit;
 use super::interface::interface;
 use super::isn::{isn, seed_for};
 use super::neighbor::Resolution;
+use super::segment::ControlSegment;
 use super::stack::{Io, Stack};
 use super::watchdog::Watchdog;
 use crate::device::TxQueue;
@@ -197,5 +198,48 @@ impl Stack {
             }
             Resolution::Failed => self.kill(io, index, Errno::HOSTUNREACH, false),
         }
+    }
+
+    /// Resets what the peer takes our SYN for, and sends that again now and not after a second. Once, as Linux
+    /// (`tcp_rcv_synsent_state_process`), so that nobody leads us to send more than that. The engine would answer a mere
+    /// acknowledgement only, and leave the peer its data or FIN.
+    pub(crate) fn end_before(&mut self, io: &mut Io<'_>, frame: &TcpFrame, index: u32) {
+        if let Some(reply) = ControlSegment::reset_for(frame) {
+            if io.tx.room() == 0 {
+                io.tx.flush(io.now);
+            }
+            let looped = self.is_looped(frame.key.remote);
+            self.send_control(io, &reply, frame.source_mac, looped);
+        }
+        match self.hasten_syn(io, index) {
+            Ok(()) => self.settle(io, index),
+            Err(Panicked) => self.drop_broken(io, index),
+        }
+    }
+
+    fn hasten_syn(&mut self, io: &mut Io<'_>, index: u32) -> Result<(), Panicked> {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return Ok(());
+        };
+        let Some(interface) = self.interfaces.of(cold.mtu_class) else {
+            return Ok(());
+        };
+        if cold.meter.syns != 1 {
+            return Ok(());
+        }
+        // The engine has one clock, and no other way to be told.
+        let Due::At(now) = hot.engine.poll_at(interface, io.now) else {
+            return Ok(());
+        };
+        self.counters.syns_hastened.raise();
+        if !self.has_room(io, index) {
+            io.tx.flush(io.now);
+        }
+        let mut then = Io {
+            now,
+            memory: &mut *io.memory,
+            tx: &mut *io.tx,
+        };
+        self.feed(&mut then, index, None, None).map(|_| ())
     }
 }

@@ -70,8 +70,20 @@ pub struct StackConfig {
     pub ephemeral_ports: (u16, u16),
     /// Bytes of smoltcp's send buffer of a flow.
     pub tx_buffer_bytes: usize,
-    /// Secret of RFC 6528 sequence numbers and RFC 6056 ports.
+    /// Where ephemeral ports begin.
+    pub walk: PortWalk,
+    /// Secret of RFC 6528 sequence numbers.
     pub secret: [u8; 16],
+}
+
+/// What makes the ephemeral ports of a stack. One that comes after another with the same secret goes on in the range where that
+/// one was, and does not meet its connections, which peers may still have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PortWalk {
+    /// Secret of RFC 6056 ports.
+    pub secret: [u8; 16],
+    /// How far the ports have come already.
+    pub start: u32,
 }
 
 /// Whom a listener or flow belongs to: the lcore's own number for a program family.

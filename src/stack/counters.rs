@@ -61,6 +61,8 @@ crate::counters! {
         flows_guest,
         /// Connects that came to a connection.
         flows_connected,
+        /// SYNs sent again at once, because the peer took the first one for part of a connection before.
+        syns_hastened,
         /// Flows freed.
         flows_freed,
         /// Flows that went to TIME-WAIT.
@@ -105,6 +107,8 @@ crate::counters! {
         time_wait_acks_sent,
         /// Connections in TIME-WAIT replaced by a new SYN.
         time_wait_replaced,
+        /// Connections in TIME-WAIT that the peer has reset.
+        time_wait_reset,
         /// Resets for segments without a connection.
         resets_sent_no_flow,
         /// Such resets not sent because of the limit.

@@ -113,6 +113,15 @@ pub(crate) fn judge(view: &View, frame: &TcpFrame) -> Action {
     Action::Pass
 }
 
+/// Whether the peer answers our SYN for a connection of before, which it still has (RFC 5961 section 4, RFC 9293 section
+/// 3.10.7.3).
+pub(crate) fn is_of_before(view: &View, frame: &TcpFrame) -> bool {
+    view.state == FlowState::SynSent
+        && frame.flags.contains(TcpFlags::ACK)
+        && !frame.flags.contains(TcpFlags::RST)
+        && frame.ack != view.snd_una.wrapping_add(1)
+}
+
 /// Whether a segment begins or ends where the peer may be (RFC 9293 section 3.4): whoever does not see the connection
 /// would have to guess that.
 pub(crate) fn is_expected(view: &View, frame: &TcpFrame) -> bool {

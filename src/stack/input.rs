@@ -9,7 +9,7 @@ use super::drop_reason::DropReason;
 use super::flow::Panicked;
 use super::flow_parts::{Cold, Flags, Hot, Phase};
 use super::guard::{
-    ACK_AGE_MAX, Action, Trim, View, is_expected, judge, refresh_ack, strip_syn, trim,
+    ACK_AGE_MAX, Action, Trim, View, is_expected, is_of_before, judge, refresh_ack, strip_syn, trim,
 };
 use super::interface::{Interface, Outlet, Wire};
 use super::listener::Listener;
@@ -222,6 +222,9 @@ impl Stack {
             }
             Action::Reset => return self.reset_by_peer(io, index),
         }
+        if is_of_before(&view, &frame) {
+            return self.end_before(io, &frame, index);
+        }
         let mut owes_ack = false;
         let begin = frame.seq;
         let plausible;
@@ -346,11 +349,13 @@ impl Stack {
         packet: Option<&[u8]>,
         once: Option<&mut Interface>,
     ) -> Result<usize, Panicked> {
-        // A reply may use the reserve, that is what it is for.
-        let reserve = if packet.is_some() { 0 } else { self.reserve() };
+        let reserve = self.reserve();
         let Some((hot, cold)) = self.table.parts(index) else {
             return Ok(0);
         };
+        // A reply may use the reserve, that is what it is for: also the last acknowledgement, which nobody comes back to.
+        let is_reply = packet.is_some() || cold.state == FlowState::TimeWait;
+        let reserve = if is_reply { 0 } else { reserve };
         let mut outlet = Outlet {
             tx: &mut *io.tx,
             looped: &mut self.looped,

@@ -267,7 +267,7 @@ impl Stack {
         hot.flags.clear(Flags::UNANSWERED);
     }
 
-    fn has_room(&mut self, io: &mut Io<'_>, index: u32) -> bool {
+    pub(crate) fn has_room(&mut self, io: &mut Io<'_>, index: u32) -> bool {
         let reserve = self.reserve();
         let looped = self
             .table
@@ -428,13 +428,18 @@ impl Stack {
             }
             _ => {}
         }
-        // The peer may have moved to another MAC address (a changed gateway).
-        if !hot.flags.has(Flags::LOOPED)
-            && let Resolution::Known(mac) = self.neighbors.resolve(io.now, cold.next_hop)
+        self.follow_next_hop(io.now, index);
+        true
+    }
+
+    /// The peer may have moved to another MAC address (a changed gateway).
+    pub(crate) fn follow_next_hop(&mut self, now: Instant, index: u32) {
+        if let Some((hot, cold)) = self.table.parts(index)
+            && !hot.flags.has(Flags::LOOPED)
+            && let Resolution::Known(mac) = self.neighbors.resolve(now, cold.next_hop)
         {
             cold.mac = mac;
         }
-        true
     }
 }
 

@@ -26,6 +26,10 @@ impl Stack {
         match self.time_wait.on_segment(io.now, frame) {
             Verdict::Unknown => {}
             Verdict::Ignore => return,
+            Verdict::Over => {
+                self.counters.time_wait_reset.raise();
+                return self.ports.leave(frame.key);
+            }
             Verdict::Acknowledge(reply) => {
                 let looped = self.is_looped(frame.key.remote);
                 self.counters.time_wait_acks_sent.raise();

@@ -7,6 +7,7 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use super::api::PortWalk;
 use super::demux::FlowKey;
 use super::siphash::siphash;
 use crate::time::Instant;
@@ -42,12 +43,11 @@ struct Exhausted {
 impl PortAllocator {
     /// An allocator over the ports `first` to `last`, both included.
     #[must_use]
-    pub fn new((first, last): (u16, u16), secret: [u8; 16]) -> Self {
+    pub fn new((first, last): (u16, u16), PortWalk { secret, start }: PortWalk) -> Self {
         let mut counters = [0; COUNTERS];
-        // Random at start, so that a restart does not show in the ports.
         for (number, counter) in (0_u8..).zip(&mut counters) {
             let [low, high, ..] = siphash(&secret, &[number]).to_le_bytes();
-            *counter = u32::from(u16::from_le_bytes([low, high]));
+            *counter = u32::from(u16::from_le_bytes([low, high])).wrapping_add(start);
         }
         Self {
             first,
@@ -154,6 +154,10 @@ mod tests {
 
     const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
+    fn allocator(range: (u16, u16), secret: [u8; 16]) -> PortAllocator {
+        PortAllocator::new(range, PortWalk { secret, start: 0 })
+    }
+
     fn remote(host: u8, port: u16) -> SocketAddrV4 {
         SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, host), port)
     }
@@ -167,7 +171,7 @@ mod tests {
             (65_535, 65_535),
             (0, 65_535),
         ] {
-            let mut ports = PortAllocator::new(range, [1; 16]);
+            let mut ports = allocator(range, [1; 16]);
             let count = usize::from(range.1 - range.0) + 1;
             let seen: BTreeSet<u16> = (0..count)
                 .map(|_| {
@@ -185,7 +189,7 @@ mod tests {
     fn ports_in_use_are_stepped_over_and_the_last_free_one_is_found() {
         let mut random = Seeded::new(30);
         for _ in 0..200 {
-            let mut ports = PortAllocator::new((1_000, 1_999), [random.byte(); 16]);
+            let mut ports = allocator((1_000, 1_999), [random.byte(); 16]);
             let free = 1_000 + u16::try_from(random.below(1_000)).unwrap();
             assert_eq!(
                 ports.pick(Instant::ZERO, LOCAL, remote(random.byte(), 80), |port| port
@@ -197,7 +201,7 @@ mod tests {
 
     #[test]
     fn an_exhausted_or_empty_range_gives_nothing_after_one_round() {
-        let mut ports = PortAllocator::new((1_000, 1_999), [2; 16]);
+        let mut ports = allocator((1_000, 1_999), [2; 16]);
         let mut asked = BTreeSet::new();
         assert_eq!(
             ports.pick(Instant::ZERO, LOCAL, remote(2, 80), |port| {
@@ -208,15 +212,14 @@ mod tests {
         );
         assert_eq!(asked.len(), 1_000);
         assert_eq!(
-            PortAllocator::new((2, 1), [2; 16])
-                .pick(Instant::ZERO, LOCAL, remote(2, 80), |_| false),
+            allocator((2, 1), [2; 16]).pick(Instant::ZERO, LOCAL, remote(2, 80), |_| false),
             None
         );
     }
 
     #[test]
     fn an_exhausted_range_is_searched_once_a_second_and_knows_what_became_free() {
-        let mut ports = PortAllocator::new((1_000, 1_999), [4; 16]);
+        let mut ports = allocator((1_000, 1_999), [4; 16]);
         let (to, other) = (remote(2, 80), remote(3, 80));
         let (mut asked, mut now) = (0, Instant::from_millis(5));
         let mut pick = |ports: &mut PortAllocator, now, to, free: Option<u16>| {
@@ -246,7 +249,7 @@ mod tests {
 
     #[test]
     fn ports_follow_each_other_for_one_peer_and_differ_between_peers_and_secrets() {
-        let mut ports = PortAllocator::new((32_768, 60_999), [3; 16]);
+        let mut ports = allocator((32_768, 60_999), [3; 16]);
         let mut pick = |host| {
             ports
                 .pick(Instant::ZERO, LOCAL, remote(host, 80), |_| false)
@@ -263,7 +266,7 @@ mod tests {
         assert!(firsts.len() > 90);
         let by_secret: BTreeSet<Option<u16>> = (0..100)
             .map(|byte| {
-                PortAllocator::new((32_768, 60_999), [byte; 16]).pick(
+                allocator((32_768, 60_999), [byte; 16]).pick(
                     Instant::ZERO,
                     LOCAL,
                     remote(2, 80),
@@ -272,5 +275,20 @@ mod tests {
             })
             .collect();
         assert!(by_secret.len() > 90);
+    }
+
+    #[test]
+    fn a_stack_after_another_goes_on_behind_its_ports() {
+        let range = (32_768, 60_999);
+        let ports = |start, count| {
+            let secret = [8; 16];
+            let mut ports = PortAllocator::new(range, PortWalk { secret, start });
+            let mut pick = || ports.pick(Instant::ZERO, LOCAL, remote(2, 80), |_| false);
+            (0..count).filter_map(|_| pick()).collect::<BTreeSet<u16>>()
+        };
+        let (before, after) = (ports(7, 1_000), ports(1_007, 1_000));
+        assert_eq!((before.len(), after.len()), (1_000, 1_000));
+        assert!(before.is_disjoint(&after));
+        assert!(!before.is_disjoint(&ports(1_006, 1)));
     }
 }

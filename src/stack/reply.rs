@@ -13,6 +13,8 @@ impl Stack {
     pub(crate) fn challenge(&mut self, io: &mut Io<'_>, index: u32) {
         if self.challenges.allow(io.now) {
             self.counters.challenge_acks_sent.raise();
+            // A peer that was started again may be another station.
+            self.follow_next_hop(io.now, index);
             self.acknowledge(io, index);
         } else {
             self.counters.challenge_acks_limited.raise();

@@ -131,7 +131,7 @@ impl Stack {
                 config.msl + config.msl,
                 config.secret.map(|byte| byte ^ REST_KEY),
             ),
-            ports: PortAllocator::new(config.ephemeral_ports, config.secret),
+            ports: PortAllocator::new(config.ephemeral_ports, config.walk),
             place: None,
             changes: Changes::default(),
             looped: Loopback::default(),

@@ -46,6 +46,8 @@ pub enum Verdict {
         /// Our next sequence number on the old connection.
         old_snd_nxt: u32,
     },
+    /// The peer has reset it: the entry is gone.
+    Over,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -176,7 +178,8 @@ impl TimeWaitTable {
     ///
     /// RFC 9293 section 3.10.7.4: the peer's FIN again is acknowledged and begins the wait anew,
     /// and so is whatever else lies outside of what can be expected, without beginning it anew. A
-    /// reset is ignored (RFC 1337 section 4). A SYN beyond everything received replaces the
+    /// reset with the exact number ends the wait, as Linux has it unless `tcp_rfc1337` is set: a peer that was started again
+    /// answers so to our acknowledgement of its SYN, and sends that once more. Any other reset is ignored. A SYN beyond everything received replaces the
     /// connection (RFC 1122 section 4.2.2.13 (b), RFC 6191 section 2 without timestamps).
     pub fn on_segment(&mut self, now: Instant, frame: &TcpFrame) -> Verdict {
         let Some(index) = self.find(frame.key) else {
@@ -192,7 +195,11 @@ impl TimeWaitTable {
         let entry = node.entry;
         let flags = frame.flags;
         if flags.contains(TcpFlags::RST) {
-            return Verdict::Ignore;
+            if frame.seq != entry.rcv_nxt {
+                return Verdict::Ignore;
+            }
+            self.drop_node(index);
+            return Verdict::Over;
         }
         let syn = flags.contains(TcpFlags::SYN);
         if syn && !flags.contains(TcpFlags::ACK) && is_after(frame.seq, entry.rcv_nxt) {

@@ -10,7 +10,6 @@ use rustix::time::Timespec;
 use super::counters::COUNTERS;
 use crate::attach::Link;
 use crate::channel::cell::process as state;
-use crate::channel::layout::PROCS;
 use crate::channel::owner::{BusyOwner, OwnerWord, Taken};
 use crate::channel::sync::Ordering;
 use crate::ffi::{handler, process};
@@ -84,7 +83,7 @@ fn is_gone(link: &Link, owner: u32, slices: u32) -> bool {
     // A killed process that nobody has waited for still answers; the host has freed its cell by now.
     slices >= ZOMBIE_SLICES
         && process::thread_lives(owner, owner)
-        && !(0..PROCS).any(|index| {
+        && !link.control.processes().any(|index| {
             link.control.process(index).is_some_and(|cell| {
                 cell.state.load(Ordering::Acquire) != state::FREE
                     && cell.pid.load(Ordering::Relaxed) == owner

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 
-from harness import ROOT, SERVER, Lab, main, passive_opens_unmoved, wait_for
+from harness import CLIENT, ROOT, SERVER, Lab, main, passive_opens_unmoved, wait_for
 
 PORT = 7200
 
@@ -396,6 +396,40 @@ def an_exit_handler_joins_threads_that_wait(inline):
         inline.lab.end(process)
 
 
+FROM_A_PORT = r"""
+import os, socket, sys, time
+to = (sys.argv[1], int(sys.argv[2]))
+# The first one starts the host.
+first = socket.create_connection(to)
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind((sys.argv[3], 41000))
+begin = time.monotonic()
+s.connect(to)
+took = time.monotonic() - begin
+s.sendall(b"ping")
+assert s.recv(10) == b"ping"
+print("connected in", took, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def a_client_that_was_killed_connects_at_once_from_its_port(inline):
+    """Over vhost: its stack died with it and the server's still has the connection, which a second SYN alone would meet again."""
+    lab = Lab("vhost", progress="inline")
+    try:
+        with inline.serve(1, lab=lab):
+            for round_ in range(3):
+                out = lab.client("python3", "-c", FROM_A_PORT, SERVER, str(PORT), CLIENT, check=False, seconds=20)
+                took = float(re.search(r"connected in (\S+)", out).group(1))
+                print(f"  {took * 1000:.2f} ms", file=sys.stderr)
+                # The timer of the SYN is a second.
+                assert took < 0.9, out
+                assert lab.stats().get("challenge_acks_sent", 0) >= round_, "the connections have met"
+    finally:
+        lab.close()
+
+
 def system_calls_of_a_wait(inline):
     """Over vhost: one pair of signal-mask calls a wait, nothing in recv and send."""
     if shutil.which("strace") is None:
@@ -437,7 +471,8 @@ CASES = [
     no_host_but_the_program, a_signal_ends_a_wait_and_the_peer_is_told, a_computing_program_acknowledges,
     eight_threads_and_one_that_computes, idle_costs_nothing, forked_workers_serve,
     a_daemon_listens_again, a_program_that_closes_everything, kill_9_and_restart,
-    redis_over_vhost, an_exit_handler_joins_threads_that_wait, system_calls_of_a_wait,
+    redis_over_vhost, an_exit_handler_joins_threads_that_wait, a_client_that_was_killed_connects_at_once_from_its_port,
+    system_calls_of_a_wait,
 ]
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ impl Program {
     pub(crate) fn attach(control: BorrowedFd<'_>, receive: BorrowedFd<'_>, cell: u32) -> Self {
         let control = Control::attach(control).unwrap();
         let receive = Receive::attach(receive, control.layout()).unwrap();
+        control.note_process(cell);
         let it = control.process(cell).unwrap();
         it.pid.store(PID + cell, Ordering::SeqCst);
         it.state.store(process::LIVE, Ordering::SeqCst);

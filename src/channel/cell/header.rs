@@ -48,6 +48,8 @@ pub struct Header {
     pub host_state: AtomicU32,
     /// See [`crate::channel::layout::Layout`].
     pub large_ring_bytes: AtomicU32,
+    /// See [`crate::channel::map::Control::processes`].
+    pub processes: AtomicU32,
     /// A line of each lcore.
     pub lcores_asleep: [LcoreLine; LCORES_MAX as usize],
     /// Epolls whose sleepers the program asks the host to wake.

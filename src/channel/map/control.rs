@@ -13,7 +13,7 @@ use rustix::mm::Advice;
 use super::{Mapping, parts, sealed};
 use crate::channel::bitmap::Bitmap;
 use crate::channel::byte_ring::{Range, Span};
-use crate::channel::cell::{EpollCell, Header, ObjectCell, ProcCell, SlotCell};
+use crate::channel::cell::{EpollCell, Header, ObjectCell, ProcCell, SlotCell, process};
 use crate::channel::layout::{EPOLLS, Layout, PROCS, SLOTS};
 use crate::channel::sync::{AtomicU64, Ordering};
 use crate::channel::{ABI, MAGIC};
@@ -156,6 +156,33 @@ impl Control {
         (index < PROCS).then_some(())?;
         self.map
             .cell(self.layout.procs_at() + u64::from(index) * size_of::<ProcCell>() as u64)
+    }
+
+    /// The process cells that were ever taken: nearly always few of [`PROCS`].
+    #[must_use]
+    pub fn processes(&self) -> core::ops::Range<u32> {
+        0..self.header().processes.load(Ordering::SeqCst).min(PROCS)
+    }
+
+    /// Process cell `index` is about to be taken.
+    pub fn note_process(&self, index: u32) {
+        let end = index.saturating_add(1);
+        self.header().processes.fetch_max(end, Ordering::SeqCst);
+    }
+
+    /// Takes a free process cell for `state`.
+    #[must_use]
+    pub fn take_process(&self, state: u32) -> Option<u32> {
+        (0..PROCS).find(|&index| {
+            // Before it is taken: whoever asks who holds an object looks at all that are.
+            self.note_process(index);
+            let (free, order) = (process::FREE, Ordering::SeqCst);
+            self.process(index).is_some_and(|cell| {
+                cell.state
+                    .compare_exchange(free, state, order, order)
+                    .is_ok()
+            })
+        })
     }
 
     /// An object.

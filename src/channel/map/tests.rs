@@ -6,6 +6,28 @@ use crate::channel::layout::Layout;
 use crate::channel::sync::Ordering;
 
 #[test]
+fn a_process_cell_is_among_the_used_ones_when_it_is_taken() {
+    use crate::channel::cell::process;
+
+    let (control, _) = Control::create(Layout::for_flows(1, 4_096, 4_096)).unwrap();
+    assert_eq!(control.processes(), 0..0);
+    for index in 0..3 {
+        assert_eq!(control.take_process(process::FORKING), Some(index));
+        assert_eq!(control.processes(), 0..index + 1);
+    }
+    let free = control.process(1).unwrap();
+    free.state.store(process::FREE, Ordering::Release);
+    assert_eq!(control.take_process(process::LIVE), Some(1));
+    assert_eq!(control.processes(), 0..3);
+    // A program that writes nonsense there harms nobody else.
+    control
+        .header()
+        .processes
+        .store(u32::MAX, Ordering::Relaxed);
+    assert_eq!(control.processes().count(), 256);
+}
+
+#[test]
 fn both_sides_see_the_same_cells_and_rings() {
     let layout = Layout::for_flows(1, 4_096, 4_096);
     let (host, fd) = Control::create(layout).unwrap();

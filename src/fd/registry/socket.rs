@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::holders::{self, Holders};
 use super::{Region, region};
 use crate::fd::table::{Entry, Handle, Record};
+use crate::fd::touched::Touched;
 use crate::ffi::process;
 use crate::thread;
 
@@ -60,7 +61,8 @@ pub(super) struct SocketRecord {
     routed: AtomicU64,
     family: AtomicU64,
     generation: AtomicU32,
-    _pad: AtomicU32,
+    /// [`Touched`].
+    touched: AtomicU32,
     holders: Holders,
     interests: [Interest; INTERESTS],
 }
@@ -138,6 +140,7 @@ pub fn new_socket() -> Option<Record> {
     cell.holders.add(thread::process());
     COUNTS.get(index)?.store(1, Ordering::Relaxed);
     let generation = cell.generation.load(Ordering::Acquire);
+    cell.touched.store(Touched::ALL.0, Ordering::Relaxed);
     cell.state.store(state::UNDECIDED, Ordering::Release);
     Some(Record {
         index: u32::try_from(index).ok()?,
@@ -216,6 +219,36 @@ pub fn decision(record: Record) -> Decision {
         },
         _ => Decision::Stale,
     }
+}
+
+/// The record's socket is one of this moment, of which only `touched` differs from every other one.
+pub fn is_fresh(record: Record, touched: Touched) {
+    if let Some(cell) = socket(record) {
+        cell.touched.store(touched.0, Ordering::Relaxed);
+    }
+}
+
+/// The program is about to change something about the record's socket.
+pub fn touch(record: Record, what: Touched) {
+    if let Some(cell) = socket(record) {
+        cell.touched.fetch_or(what.0, Ordering::AcqRel);
+    }
+}
+
+/// What may have been changed about the record's socket.
+#[must_use]
+pub fn touched(record: Record) -> Touched {
+    socket(record).map_or(Touched::ALL, |cell| {
+        Touched(cell.touched.load(Ordering::Acquire))
+    })
+}
+
+/// Whether one descriptor of this process stands for the record, and no other.
+#[must_use]
+pub fn is_single(record: Record) -> bool {
+    COUNTS
+        .get(record.index as usize)
+        .is_some_and(|count| count.load(Ordering::Acquire) == 1)
 }
 
 /// Takes the right to route the record; false when somebody else has it or it is decided.

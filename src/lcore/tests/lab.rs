@@ -14,7 +14,7 @@ use crate::gpu::Pipeline;
 use crate::lcore::{
     IdleConfig, IdlePolicy, Lcore, LcoreConfig, LcoreStatus, Mail, Mailbox, Segments,
 };
-use crate::stack::{Interface4, Owner, Stack, StackConfig};
+use crate::stack::{Interface4, Owner, PortWalk, Stack, StackConfig};
 use crate::time::Instant;
 
 pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -66,6 +66,7 @@ pub(crate) fn stack_config(address: Ipv4Addr, device: &dyn Device) -> StackConfi
         orphan_timeout: Duration::from_secs(120),
         ephemeral_ports: (32_768, 60_999),
         tx_buffer_bytes: 64 << 10,
+        walk: PortWalk::default(),
         secret: [7; 16],
     }
 }

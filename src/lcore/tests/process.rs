@@ -160,6 +160,35 @@ fn a_detached_family_ends_with_its_last_flow() {
 }
 
 #[test]
+fn a_family_is_given_up_but_for_what_the_peer_has_whole() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let (whole, whole_into) = lab.connect(listener);
+    let (part, part_into) = lab.connect(listener);
+    lab.server.program.send(whole_into, b"all of it");
+    // More than the peer's window takes.
+    let mut sent = 0;
+    while let more @ 1.. = lab.server.program.send(part_into, &[3; 100_000]) {
+        sent += more;
+        lab.turns(20);
+    }
+    lab.server.mailbox.post(Mail::Detach { owner: OWNER });
+    lab.turns(20);
+    lab.server.mailbox.post(Mail::GiveUp { owner: OWNER });
+    lab.turns(20);
+    let bits = lab.client.program.bits(part);
+    assert_eq!(bits & event::ERR, event::ERR, "{sent}");
+    let bits = lab.client.program.bits(whole);
+    assert_eq!(bits & (event::ERR | event::RDHUP), event::RDHUP);
+    assert_eq!(lab.client.program.recv(whole, 100), b"all of it");
+    assert_eq!(lab.server.lcore.stack.live_flows(), 1);
+    // It ends by itself when the peer closes.
+    lab.client.program.close(whole);
+    lab.turns(20);
+    assert_eq!(lab.server.status.take_ended(), [OWNER]);
+}
+
+#[test]
 fn an_abandoned_family_ends_at_once() {
     let (mut lab, out, _into) = Lab::connected();
     lab.server.mailbox.post(Mail::Detach { owner: OWNER });

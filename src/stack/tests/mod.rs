@@ -10,6 +10,7 @@ mod load;
 mod options;
 mod pair;
 mod peer;
+mod restart;
 mod sweep;
 mod urgent;
 mod window;
@@ -20,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
-use super::{FlowMemory, Interface4, Owner, RxRing, SendBuffer, StackConfig};
+use super::{FlowMemory, Interface4, Owner, PortWalk, RxRing, SendBuffer, StackConfig};
 use crate::device::{TxMeta, TxQueue};
 use crate::time::Instant;
 
@@ -60,6 +61,7 @@ pub(crate) fn config(host: u8) -> StackConfig {
         orphan_timeout: Duration::from_secs(120),
         ephemeral_ports: (49_152, 65_535),
         tx_buffer_bytes: 64 << 10,
+        walk: PortWalk::default(),
         secret: [host; 16],
     }
 }
