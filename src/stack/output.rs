@@ -173,11 +173,31 @@ impl Stack {
                     }
                     self.counters.transmits_stopped_no_room.raise();
                     self.stall.refused(io.now);
+                    if self.stall.is_long() {
+                        self.watch_waiting(io.now);
+                    }
                     break;
                 }
             }
         }
         work
+    }
+
+    /// Keeps the clocks of flows that wait for a port that takes nothing: they are given up as if what they send were lost.
+    fn watch_waiting(&mut self, now: Instant) {
+        for _ in 0..self.dirty.len().min(TIMER_BUDGET) {
+            let Some(index) = self.dirty.pop_front() else {
+                break;
+            };
+            self.dirty.push_back(index);
+            let waits = self
+                .table
+                .hot(index)
+                .is_some_and(|hot| hot.phase != Phase::Free && !hot.flags.has(Flags::DETACHED));
+            if waits {
+                self.arm(now, index, Due::Ingress);
+            }
+        }
     }
 
     /// Works on one flow now; what does not fit leaves later.
@@ -205,6 +225,7 @@ impl Stack {
                 return (sent, Progress::Idle);
             }
             if hot.flags.has(Flags::UNRESOLVED) {
+                self.arm(io.now, index, Due::Ingress);
                 return (sent, Progress::Idle);
             }
             let class = cold.mtu_class;

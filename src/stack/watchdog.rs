@@ -1,7 +1,8 @@
 //! When to give up on a peer: smoltcp waits for ever.
 //!
 //! User time-out (RFC 9293 3.10.8, RFC 5482), FIN-WAIT-2 and orphans (Linux `tcp_fin_timeout`, linger), keep-alive
-//! (RFC 1122 4.2.3.6, tcp(7)). Retries of SYN and SYN-ACK are counted by the stack itself.
+//! (RFC 1122 4.2.3.6, tcp(7)). Retries of SYN and SYN-ACK are counted by the stack itself; here is the end of a handshake
+//! whose segments never found room to leave.
 
 use core::time::Duration;
 
@@ -140,12 +141,17 @@ impl Watchdog {
         if !passed(self.probe_at(flow, options)) {
             return Verdict::Fine;
         }
-        let limit = if options.keepcnt == 0 {
+        let usual = if options.keepcnt == 0 {
             KEEPALIVE_PROBES
         } else {
             u32::from(options.keepcnt)
         };
-        if self.probes >= limit {
+        let dead = match options.user_timeout_ms {
+            0 => self.probes >= usual,
+            // It stands above the number of probes (Linux tcp_keepalive_timer).
+            own => self.probes > 0 && self.since_heard(now) >= Duration::from_millis(own.into()),
+        };
+        if dead {
             return Verdict::Dead;
         }
         self.probes += 1;
@@ -159,9 +165,14 @@ impl Watchdog {
         options: &FlowOptions,
         config: &StackConfig,
     ) -> Option<Instant> {
-        // The handshake has its own limit, the number of retries.
-        if !flow.outstanding || matches!(flow.state, FlowState::SynSent | FlowState::SynReceived) {
-            return None;
+        match flow.state {
+            FlowState::SynSent => return Some(self.heard + connect_limit(options, config)),
+            FlowState::SynReceived => {
+                let retries = own_or(options.syn_count, config.synack_retries);
+                return Some(self.heard + retries_span(retries) + LENIENCE);
+            }
+            _ if !flow.outstanding => return None,
+            _ => {}
         }
         let limit = match options.user_timeout_ms {
             0 => config.user_timeout,
@@ -212,6 +223,32 @@ impl Watchdog {
     }
 }
 
+/// How long a connect may last whatever becomes of its segments.
+fn connect_limit(options: &FlowOptions, config: &StackConfig) -> Duration {
+    match options.user_timeout_ms {
+        0 => retries_span(own_or(options.syn_count, config.syn_retries)) + LENIENCE,
+        // Linux looks when the first SYN would be sent again, not before (tcp_write_timeout).
+        own => Duration::from_millis(u64::from(own)).max(RTO_FIRST),
+    }
+}
+
+/// What the program has set, or else what is usual.
+const fn own_or(own: u8, usual: u8) -> u8 {
+    if own == 0 { usual } else { own }
+}
+
+/// How long so many retries take, the wait behind the last one with it (RFC 6298 section 5.5).
+fn retries_span(retries: u8) -> Duration {
+    (0..=u32::from(retries))
+        .map(|number| (RTO_FIRST * 2_u32.pow(number.min(16))).min(RTO_MAX))
+        .sum()
+}
+
+/// The engine's first time-out, and its longest.
+const RTO_FIRST: Duration = Duration::from_secs(1);
+const RTO_MAX: Duration = Duration::from_secs(60);
+/// The count of retries ends a handshake that could send first.
+const LENIENCE: Duration = Duration::from_secs(1);
 /// Linux `tcp_keepalive_time`.
 const KEEPALIVE_IDLE_S: u64 = 7200;
 /// Linux `tcp_keepalive_intvl`.

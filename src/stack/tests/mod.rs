@@ -10,6 +10,7 @@ mod load;
 mod options;
 mod pair;
 mod peer;
+mod silence;
 mod sweep;
 mod urgent;
 mod window;
