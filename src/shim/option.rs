@@ -307,8 +307,8 @@ pub unsafe fn getsockopt(
         // SAFETY: as the caller promises.
         return cvt::done(unsafe { peer_name(socket, value, len) });
     }
-    if level == sockopt::SOCKET && name == libc::SO_COOKIE && !len.is_null() {
-        // SAFETY: not null; as the caller promises.
+    if level == sockopt::SOCKET && name == libc::SO_COOKIE && !cvt::is_nowhere(len) {
+        // SAFETY: somewhere; as the caller promises.
         if (unsafe { len.read_unaligned() } as usize) < size_of::<u64>() {
             return cvt::done(Err(Errno::INVAL));
         }
@@ -335,8 +335,8 @@ pub unsafe fn getsockopt(
 /// # Safety
 /// As getsockopt(2).
 unsafe fn is_short(len: *const socklen_t) -> bool {
-    // SAFETY: not null; as the caller promises.
-    !len.is_null() && matches!(unsafe { len.read_unaligned() }, 1..=3)
+    // SAFETY: somewhere; as the caller promises.
+    !cvt::is_nowhere(len) && matches!(unsafe { len.read_unaligned() }, 1..=3)
 }
 
 /// A small number at the IP level goes into one byte then (do_ip_getsockopt).
@@ -357,10 +357,10 @@ fn as_byte(number: &[u8]) -> &[u8] {
 /// As getsockopt(2).
 unsafe fn peer_name(socket: Socket, value: *mut c_void, len: *mut socklen_t) -> Result<()> {
     let peer = listener::peer_address(socket.link, socket.object)?;
-    if len.is_null() {
+    if cvt::is_nowhere(len) {
         return Err(Errno::FAULT);
     }
-    // SAFETY: not null.
+    // SAFETY: somewhere.
     let room = unsafe { len.read_unaligned() };
     if room as usize > size_of::<libc::sockaddr_in>() {
         return Err(Errno::INVAL);
