@@ -5,6 +5,7 @@ mod held;
 mod info;
 mod lab;
 mod monkey;
+mod offers;
 mod payload;
 #[path = "../../tests/support/program.rs"]
 pub(crate) mod program;

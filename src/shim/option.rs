@@ -529,6 +529,7 @@ fn info(socket: Socket, buffer: &mut [u8; INFO_BYTES]) -> Result<&[u8]> {
     let scale = facts.window_shift << 4;
     let offsets = [
         (0, linux_state(facts.state, listens)),
+        (8, facts.rto_us),
         (16, facts.mss),
         // What the peer sends at most, which is what we have announced.
         (20, facts.mss),
@@ -538,6 +539,13 @@ fn info(socket: Socket, buffer: &mut [u8; INFO_BYTES]) -> Result<&[u8]> {
         (60, facts.mtu),
         (64, facts.window),
         (68, facts.srtt_us),
+        (72, facts.rttvar_us),
+        (
+            76,
+            facts
+                .slow_start_threshold
+                .map_or(NO_THRESHOLD, |bytes| segments(bytes.into())),
+        ),
         (80, segments(u64::from(facts.congestion_window))),
         (84, facts.mss),
         // TCP_FASTRETRANS_THRESH: three acknowledgements again.
@@ -564,6 +572,9 @@ fn info(socket: Socket, buffer: &mut [u8; INFO_BYTES]) -> Result<&[u8]> {
     }
     buffer.get(..size).ok_or(Errno::INVAL)
 }
+
+/// TCP_INFINITE_SSTHRESH of Linux.
+const NO_THRESHOLD: u32 = 0x7fff_ffff;
 
 /// The numbers of Linux' tcp_states.h for [`crate::stack::FlowState`].
 fn linux_state(flow: u32, listens: bool) -> u32 {

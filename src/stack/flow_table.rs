@@ -95,7 +95,7 @@ impl Flags {
     }
 
     /// It lies with this lcore although its hash leads to another one; see `steering.rs`.
-    pub(crate) const GUEST: Self = Self(16_384);
+    pub(crate) const GUEST: Self = Self(32_768);
 
     /// Whether `flag` is set.
     pub(crate) fn has(self, flag: Self) -> bool {

@@ -230,6 +230,7 @@ impl Stack {
             }
             let class = cold.mtu_class;
             let before = hot.track.snd_nxt;
+            let resent = (cold.meter.retransmits, cold.meter.behind);
             let Some(interface) = self.interfaces.of(class) else {
                 return (sent, Progress::Idle);
             };
@@ -259,6 +260,7 @@ impl Stack {
                 Ok(count) => {
                     sent += count;
                     self.note_manner(io.now, index, before);
+                    self.note_loss(index, resent);
                 }
                 Err(_) => {
                     self.drop_broken(io, index);
@@ -283,6 +285,19 @@ impl Stack {
             hot.flags.set(Flags::INTERACTIVE);
         }
         hot.flags.clear(Flags::UNANSWERED);
+    }
+
+    /// Learns from what left whether a loss is being mended; `before` is what of it was known before.
+    fn note_loss(&mut self, index: u32, (retransmits, behind): (u32, bool)) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        let timed_out = core::mem::take(&mut cold.meter.timer_is_due);
+        let is_first = timed_out || !behind;
+        if cold.meter.retransmits != retransmits && is_first {
+            let in_flight = ahead(super::input::snd_una(cold), hot.track.snd_nxt);
+            cold.meter.note_loss(in_flight, timed_out);
+        }
     }
 
     fn has_room(&mut self, io: &mut Io<'_>, index: u32) -> bool {
@@ -446,6 +461,7 @@ impl Stack {
             }
             _ => {}
         }
+        cold.meter.timer_is_due = true;
         // The peer may have moved to another MAC address (a changed gateway).
         if !hot.flags.has(Flags::LOOPED)
             && let Resolution::Known(mac) = self.neighbors.resolve(io.now, cold.next_hop)

@@ -7,6 +7,7 @@
 use core::time::Duration;
 
 use super::api::{FlowOptions, FlowState, StackConfig};
+use super::tracker::{RTO_MAX, RTO_MIN};
 use crate::time::Instant;
 
 /// What the watchdog must know of a flow.
@@ -48,8 +49,8 @@ pub(crate) struct Watchdog {
     probes: u32,
     /// The program let go of the flow then, or the peer has acknowledged bytes since.
     orphaned: Option<Instant>,
-    /// FIN-WAIT-2 was entered then.
-    half_closed: Option<Instant>,
+    /// FIN-WAIT-2 was entered then; zero = it is not in it.
+    half_closed: Instant,
 }
 
 impl Watchdog {
@@ -89,7 +90,7 @@ impl Watchdog {
     /// The program let go.
     pub(crate) fn orphan(&mut self, now: Instant) {
         self.orphaned.get_or_insert(now);
-        self.half_closed = None;
+        self.half_closed = Instant::ZERO;
     }
 
     /// Keeps the times that depend on the state. Called after every touch.
@@ -99,10 +100,10 @@ impl Watchdog {
         } else {
             self.stalled = None;
         }
-        if flow.state == FlowState::FinWait2 {
-            self.half_closed.get_or_insert(now);
-        } else {
-            self.half_closed = None;
+        if flow.state != FlowState::FinWait2 {
+            self.half_closed = Instant::ZERO;
+        } else if self.half_closed == Instant::ZERO {
+            self.half_closed = now;
         }
     }
 
@@ -198,7 +199,7 @@ impl Watchdog {
                     // Negative: it waits for nobody.
                     Err(_) => Duration::ZERO,
                 };
-                self.half_closed.map(|since| since + limit)
+                (self.half_closed != Instant::ZERO).then(|| self.half_closed + limit)
             }
             _ => self.orphaned.map(|since| since + config.orphan_timeout),
         }
@@ -228,7 +229,7 @@ fn connect_limit(options: &FlowOptions, config: &StackConfig) -> Duration {
     match options.user_timeout_ms {
         0 => retries_span(own_or(options.syn_count, config.syn_retries)) + LENIENCE,
         // Linux looks when the first SYN would be sent again, not before (tcp_write_timeout).
-        own => Duration::from_millis(u64::from(own)).max(RTO_FIRST),
+        own => Duration::from_millis(u64::from(own)).max(RTO_MIN),
     }
 }
 
@@ -240,13 +241,10 @@ const fn own_or(own: u8, usual: u8) -> u8 {
 /// How long so many retries take, the wait behind the last one with it (RFC 6298 section 5.5).
 fn retries_span(retries: u8) -> Duration {
     (0..=u32::from(retries))
-        .map(|number| (RTO_FIRST * 2_u32.pow(number.min(16))).min(RTO_MAX))
+        .map(|number| (RTO_MIN * 2_u32.pow(number.min(16))).min(RTO_MAX))
         .sum()
 }
 
-/// The engine's first time-out, and its longest.
-const RTO_FIRST: Duration = Duration::from_secs(1);
-const RTO_MAX: Duration = Duration::from_secs(60);
 /// The count of retries ends a handshake that could send first.
 const LENIENCE: Duration = Duration::from_secs(1);
 /// Linux `tcp_keepalive_time`.
