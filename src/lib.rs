@@ -2,13 +2,18 @@
 //!
 //! ```text
 //! the program (any process that is preloaded)           the host: knetd (private or shared)
-//! shim      C symbols, errno, re-entrancy               lcore     the loop, pinned, idle policy
-//! fd        number -> object                            stack     demux, guard, flows, listeners, timers, smoltcp
-//! iomux     epoll / poll / select                       device    bursts, mbufs, ports (DPDK, in-memory pair, pcap)
-//! socket    stream, listener, datagram                  gpu       payload stage
+//! frame     the exported C symbols                      host      control thread: clients, policy, reports, life
+//! shim      arguments, errno, re-entrancy               lcore     the loop, pinned, idle policy
+//! fd        number -> object, stack or kernel           stack     demux, guard, flows, listeners, timers, smoltcp
+//! iomux     epoll / poll / select                       device    bursts, ports (DPDK, unix socket, pair), pcap
+//! socket    stream, listener                            gpu       payload stage
+//! waiter    the thread that sleeps                      capture   frames copied for whoever asked
 //!      \________________  channel + readiness  ________________/
 //!           (shared memory: cells, rings, doorbells, wake-ups: the contract)
 //! ```
+//!
+//! A program finds or starts its host in `attach`; with inline progress (`progress`, `runtime`) the host's half runs in the
+//! program's own threads. Below both stand `channel`, `config`, `telemetry`, `ffi` and the files of this folder.
 //!
 //! Program-side code never names smoltcp or DPDK; host-side code never names a descriptor of the
 //! program. Modules depend downwards only; `tests/layering.rs` holds the table.
@@ -30,6 +35,8 @@ pub mod config;
 #[cfg(not(loom))]
 pub mod device;
 pub mod errno;
+#[cfg(not(loom))]
+pub mod expression;
 #[cfg(not(loom))]
 pub mod fd;
 #[cfg(not(loom))]
@@ -53,6 +60,9 @@ pub mod readiness;
 pub mod rendezvous;
 #[cfg(not(loom))]
 pub mod runtime;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod seeded;
 #[cfg(not(loom))]
 pub mod shim;
 #[cfg(not(loom))]

@@ -16,36 +16,22 @@ mod knetd;
 #[allow(dead_code, reason = "the lcore's tests use the rest")]
 #[path = "support/program.rs"]
 mod program;
+#[allow(dead_code, reason = "the host's tests use the rest")]
+#[path = "support/side.rs"]
+mod side;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::AsFd;
 use std::process::{Command, Output};
 
-use knet::channel::cell::kind;
 use knet::channel::message::{Kind, Message, TEXT_BYTES};
-use knetd::{Attached, Folder, Knetd, until};
+use knetd::{Folder, until};
 use serde_json::{Value, json};
+use side::{CLIENT, SERVER, Side, connect, listen};
 
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const ENDPOINT: SocketAddrV4 = SocketAddrV4::new(SERVER, 6_379);
-
-/// A host with an attached program whose device is open.
-struct Side {
-    knetd: Knetd,
-    attached: Attached,
-}
+/// Of both ends.
+const COMMON: &str = r#""linger_s": 0, "idle": "adaptive""#;
 
 impl Side {
-    fn start(folder: &Folder, name: &str, address: Ipv4Addr) -> Self {
-        let conf = folder.config(name, address, r#""linger_s": 0, "idle": "adaptive""#);
-        let (knetd, control) = Knetd::private(folder, name);
-        Self {
-            knetd,
-            attached: Attached::over(control, &conf),
-        }
-    }
-
     /// `knetctl ARGUMENTS --socket` of this host.
     fn knetctl(&self, arguments: &[&str]) -> Output {
         let socket = self.knetd.socket().unwrap();
@@ -73,14 +59,6 @@ impl Side {
     }
 }
 
-impl std::ops::Deref for Side {
-    type Target = program::Program;
-
-    fn deref(&self) -> &Self::Target {
-        &self.attached.program
-    }
-}
-
 /// A server that listens, a client, and both ends of a connection.
 struct Wire {
     server: Side,
@@ -91,18 +69,10 @@ struct Wire {
 
 impl Wire {
     fn up(folder: &Folder) -> Self {
-        let server = Side::start(folder, "server", SERVER);
-        let client = Side::start(folder, "client", CLIENT);
-        let listener = server.claim();
-        server.listen(listener, ENDPOINT, 16);
-        server.attached.wake();
-        until("listen is answered", || server.answer(listener) == Some(0));
-        let out = client.claim();
-        client.connect(out, ENDPOINT);
-        client.attached.wake();
-        until("it is connected", || client.kind(out) == kind::STREAM);
-        until("it waits for accept", || server.bits(listener) != 0);
-        let into = server.accept(listener).unwrap();
+        let server = Side::start(folder, "server", SERVER, COMMON);
+        let client = Side::start(folder, "client", CLIENT, COMMON);
+        let listener = listen(&server);
+        let (out, into) = connect(&client, &server, listener);
         Self {
             server,
             client,

@@ -16,8 +16,10 @@ mod knetd;
 #[allow(dead_code, reason = "the lcore's tests use the rest")]
 #[path = "support/program.rs"]
 mod program;
+#[path = "support/side.rs"]
+mod side;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
@@ -28,66 +30,13 @@ use knet::readiness::event;
 use knetd::{Attached, Folder, Knetd, until};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;
-
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const ENDPOINT: SocketAddrV4 = SocketAddrV4::new(SERVER, 6_379);
-
-/// A host with an attached program whose device is open.
-struct Side {
-    knetd: Knetd,
-    attached: Attached,
-    conf: std::path::PathBuf,
-}
-
-impl Side {
-    fn start(folder: &Folder, name: &str, address: Ipv4Addr, common: &str) -> Self {
-        let conf = folder.config(name, address, common);
-        let (knetd, control) = Knetd::private(folder, name);
-        Self {
-            knetd,
-            attached: Attached::over(control, &conf),
-            conf,
-        }
-    }
-}
-
-impl std::ops::Deref for Side {
-    type Target = program::Program;
-
-    fn deref(&self) -> &Self::Target {
-        &self.attached.program
-    }
-}
+use side::{CLIENT, ENDPOINT, SERVER, Side, connect, listen};
 
 /// Two hosts on one wire; the server's lingers as `common` says.
 fn two(folder: &Folder, common: &str) -> (Side, Side) {
     let server = Side::start(folder, "server", SERVER, common);
     let client = Side::start(folder, "client", CLIENT, r#""linger_s": 0"#);
     (server, client)
-}
-
-#[track_caller]
-fn listen(server: &Side) -> u32 {
-    let listener = server.claim();
-    server.listen(listener, ENDPOINT, 16);
-    server.attached.wake();
-    until("listen is answered", || server.answer(listener).is_some());
-    assert_eq!(server.answer(listener), Some(0));
-    listener
-}
-
-#[track_caller]
-fn connect(client: &Side, server: &Side, listener: u32) -> (u32, u32) {
-    let out = client.claim();
-    client.connect(out, ENDPOINT);
-    client.attached.wake();
-    until("it is connected", || {
-        client.kind(out) != kind::FREE && client.kind(out) != kind::CONNECTING
-    });
-    assert_eq!(client.kind(out), kind::STREAM);
-    until("it waits for accept", || server.bits(listener) != 0);
-    (out, server.accept(listener).unwrap())
 }
 
 /// Reads `count` bytes.
@@ -148,12 +97,7 @@ fn two_with_two(folder: &Folder, common: &str) -> (Side, Side) {
     };
     let list = format!("{first},{second}");
     let conf = folder.config_on("server", SERVER, common, &list);
-    let (knetd, control) = Knetd::private(folder, "server");
-    let server = Side {
-        knetd,
-        attached: Attached::over(control, &conf),
-        conf,
-    };
+    let server = Side::with(folder, "server", conf);
     let client = Side::start(folder, "client", CLIENT, r#""linger_s": 0"#);
     (server, client)
 }
@@ -578,6 +522,26 @@ fn system(folder: &Folder) -> (Knetd, std::path::PathBuf, std::path::PathBuf) {
     let path = folder.0.join("knetd.sock");
     until("it listens", || knetd::connect(&path).is_ok());
     (knetd, path, conf)
+}
+
+#[test]
+fn a_system_host_whose_socket_file_was_taken_away_is_found_again() {
+    let folder = Folder::new();
+    let (mut knetd, path, conf) = system(&folder);
+    let before = Attached::over(knetd::connect(&path).unwrap(), &conf);
+    std::fs::remove_file(&path).unwrap();
+    until("it listens again", || knetd::connect(&path).is_ok());
+    let _after = Attached::over(knetd::connect(&path).unwrap(), &conf);
+    // Who was there before is served on.
+    let listener = before.program.claim();
+    before.program.listen(listener, ENDPOINT, 4);
+    before.wake();
+    until("listen is answered", || {
+        before.program.answer(listener) == Some(0)
+    });
+    knetd.signal(Signal::TERM);
+    assert_eq!(knetd.ended().code(), Some(0));
+    assert!(!path.exists());
 }
 
 #[test]

@@ -55,6 +55,16 @@ pub enum Target {
 }
 
 impl Socket {
+    /// One that listens or connects, behind the program's own twin.
+    const fn made(link: &'static Link, object: Object, merged: bool) -> Self {
+        Self {
+            link,
+            object,
+            merged,
+            accepted: false,
+        }
+    }
+
     fn of(handle: Handle) -> Option<Self> {
         Some(Self {
             link: numbered(handle.link)?,

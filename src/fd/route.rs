@@ -194,16 +194,7 @@ pub fn listen(record: Record, fd: i32, backlog: i32, kernel: impl Fn() -> i32) -
     let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
     match listener::listen_where_free(link, local, backlog, &options) {
         Ok(object) => {
-            install(
-                record,
-                fd,
-                Socket {
-                    link,
-                    object,
-                    merged: wildcard,
-                    accepted: false,
-                },
-            );
+            install(record, fd, Socket::made(link, object, wildcard));
             errno::restore(saved);
             Routed::Stack(Ok(()))
         }
@@ -269,16 +260,7 @@ pub fn connect(record: Record, fd: i32, remote: SocketAddrV4, kernel: impl Fn() 
     let from = (bound_to_ours || local.port() != 0).then_some(local);
     match connect::start(link, from, remote, &options) {
         Ok(object) => {
-            install(
-                record,
-                fd,
-                Socket {
-                    link,
-                    object,
-                    merged: false,
-                    accepted: false,
-                },
-            );
+            install(record, fd, Socket::made(link, object, false));
             errno::restore(saved);
             Routed::Stack(Ok(()))
         }

@@ -93,7 +93,7 @@ const fn fold(total: u64) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stack::seeded::Seeded;
+    use crate::seeded::Seeded;
 
     /// Word by word, as RFC 1071 section 4.1 states it.
     fn plain(bytes: &[u8]) -> u16 {

@@ -6,11 +6,10 @@ use core::ops::Range;
 use super::api::{FlowMemory, FlowState};
 use super::arp::ArpFrame;
 use super::demux::{Class, IcmpFrame, UdpFrame, classify};
-use super::flow_table::Flags;
+use super::flow_parts::Flags;
 use super::icmp::{self, IcmpError, IcmpErrorKind, Transport};
-use super::input::snd_una;
-use super::interface::Outlet;
 use super::segment::Link;
+use super::sequence::snd_una;
 use super::stack::{Io, Stack};
 use super::tracker::distance;
 use crate::device::{RxMeta, TxMeta, TxQueue};
@@ -191,20 +190,8 @@ impl Stack {
         length: usize,
         fill: impl FnOnce(Link, &mut [u8]) -> Option<usize>,
     ) -> bool {
-        let link = Link {
-            source: self.station.mac,
-            destination: mac,
-            vlan: self.station.vlan,
-        };
         let looped = self.rules.is_ours(to);
-        let mut outlet = Outlet {
-            tx: &mut *io.tx,
-            looped: &mut self.looped,
-            station: self.station,
-            counters: &self.counters,
-            reserve: 0,
-        };
-        outlet.send(looped, length, false, |out| fill(link, out))
+        self.send_made(io, mac, looped, false, length, fill)
     }
 
     /// An error about a segment of ours (RFC 1122 4.2.3.9, RFC 5927): it ends a connect, it lowers the path's MTU, and

@@ -202,25 +202,15 @@ impl Engine {
         let Some(socket) = self.socket_mut() else {
             return 0;
         };
-        catch_unwind(AssertUnwindSafe(|| {
-            let mut done = 0;
-            // The buffer may wrap once, so two rounds reach the end.
-            while done < want {
-                let part = socket.send(|bytes| {
-                    let part = bytes.len().min(want - done);
-                    if let Some(bytes) = bytes.get_mut(..part).filter(|bytes| !bytes.is_empty()) {
-                        fill(bytes);
-                    }
-                    (part, part)
-                });
-                match part {
-                    Ok(part) if part > 0 => done += part,
-                    _ => break,
+        in_rounds(want, |left| {
+            socket.send(|bytes| {
+                let part = bytes.len().min(left);
+                if let Some(bytes) = bytes.get_mut(..part).filter(|bytes| !bytes.is_empty()) {
+                    fill(bytes);
                 }
-            }
-            done
-        }))
-        .unwrap_or(0)
+                (part, part)
+            })
+        })
     }
 
     /// Gives the memory of the send buffer, which is empty, back to the kernel; it comes again when bytes do.
@@ -236,22 +226,12 @@ impl Engine {
         let Some(socket) = self.socket_mut() else {
             return 0;
         };
-        catch_unwind(AssertUnwindSafe(|| {
-            let mut done = 0;
-            // The ring may wrap once, so two rounds reach the end.
-            while done < count {
-                let part = socket.recv(|bytes| {
-                    let part = bytes.len().min(count - done);
-                    (part, part)
-                });
-                match part {
-                    Ok(part) if part > 0 => done += part,
-                    _ => break,
-                }
-            }
-            done
-        }))
-        .unwrap_or(0)
+        in_rounds(count, |left| {
+            socket.recv(|bytes| {
+                let part = bytes.len().min(left);
+                (part, part)
+            })
+        })
     }
 
     /// FIN after everything that was sent.
@@ -346,6 +326,22 @@ fn new_socket(
     socket.set_ack_delay(None);
     apply(&mut socket, options);
     socket
+}
+
+/// Repeats `once`, which is told how many bytes are left, until `want` are done or none can be. A buffer may wrap once, so two
+/// rounds reach its end.
+fn in_rounds<E>(want: usize, mut once: impl FnMut(usize) -> Result<usize, E>) -> usize {
+    catch_unwind(AssertUnwindSafe(|| {
+        let mut done = 0;
+        while done < want {
+            match once(want - done) {
+                Ok(part) if part > 0 => done += part,
+                _ => break,
+            }
+        }
+        done
+    }))
+    .unwrap_or(0)
 }
 
 fn apply(socket: &mut tcp::Socket<'static>, options: &FlowOptions) {

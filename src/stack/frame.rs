@@ -328,7 +328,7 @@ impl Ipv4Repr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stack::seeded::Seeded;
+    use crate::seeded::Seeded;
 
     const US: [u8; 6] = [2, 0, 0, 0, 0, 1];
     const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];

@@ -1,24 +1,22 @@
-//! Frames in: classify and look up the whole burst, then guard, feed and draw the consequences.
+//! Frames in: classify and look up the whole burst, then guard and feed. What comes of it is in `settle.rs`.
 
 use core::ops::Range;
 use core::time::Duration;
 
-use super::api::{Change, FlowMemory, FlowState};
+use super::api::{FlowMemory, FlowState};
 use super::demux::{Class, TcpFlags, TcpFrame, classify, classify_looped};
 use super::drop_reason::DropReason;
 use super::flow::Panicked;
-use super::flow_table::{Cold, Flags, Hot, Phase};
-use super::frame::Checksums;
-use super::guard::{Action, Trim, View, is_expected, judge, refresh_ack, strip_syn, trim};
-use super::interface::{Interface, Outlet, Wire, seal};
-use super::life::is_in;
+use super::flow_parts::{Cold, Flags, Hot, Phase};
+use super::guard::{
+    ACK_AGE_MAX, Action, Trim, View, is_expected, judge, refresh_ack, strip_syn, trim,
+};
+use super::interface::{Interface, Outlet, Wire};
 use super::listener::Listener;
-use super::patch;
-use super::segment::{self, ControlSegment};
+use super::sequence::{rcv_nxt, snd_una, unsent};
 use super::stack::{Io, Stack};
-use super::tracker::{ahead, distance};
+use super::tracker::distance;
 use crate::device::{BURST_MAX, RxFrame, TxQueue};
-use crate::errno::Errno;
 use crate::time::Instant;
 
 /// Says whether a received frame is wanted, from what it is.
@@ -225,6 +223,7 @@ impl Stack {
             Action::Reset => return self.reset_by_peer(io, index),
         }
         let mut owes_ack = false;
+        let begin = frame.seq;
         let plausible;
         if view.state == FlowState::SynSent {
             plausible = self.note_syn_ack(bytes, &frame, index);
@@ -265,8 +264,13 @@ impl Stack {
                 }
             }
         }
-        if frame.flags.contains(TcpFlags::URG) {
-            self.note_urgent(bytes, &frame, index);
+        // A mark is one byte less to read later: nobody who guesses may set one (Linux looks at it behind tcp_ack).
+        if frame.flags.contains(TcpFlags::URG)
+            && view.state != FlowState::SynSent
+            && plausible
+            && self.acknowledges_what_was_sent(&view, &frame, index)
+        {
+            self.note_urgent(bytes, &frame, begin, index);
         }
         if frame.payload_len > 0 && !self.make_place(io, &frame, index) {
             return;
@@ -282,6 +286,15 @@ impl Stack {
             return self.drop_broken(io, index);
         }
         self.settle(io, index);
+    }
+
+    /// Whether the acknowledgement of a segment is one that the peer may have sent (RFC 5961 section 5.2).
+    #[cold]
+    fn acknowledges_what_was_sent(&self, view: &View, frame: &TcpFrame, index: u32) -> bool {
+        let age = distance(frame.ack, view.snd_una);
+        self.table.look(index).is_some_and(|(hot, _)| {
+            distance(frame.ack, hot.track.snd_nxt) >= 0 && age <= ACK_AGE_MAX
+        })
     }
 
     /// Sees to the memory that the payload of `frame` goes to. False when there is none.
@@ -323,36 +336,6 @@ impl Stack {
             edge: hot.track.edge,
             snd_una: snd_una(cold),
         })
-    }
-
-    /// Learns the peer's numbers from the segment that answers our SYN, before smoltcp sees it. False when it does not
-    /// answer it.
-    fn note_syn_ack(&mut self, bytes: &mut [u8], frame: &TcpFrame, index: u32) -> bool {
-        let Some((hot, cold)) = self.table.parts(index) else {
-            return false;
-        };
-        if !frame.flags.contains(TcpFlags::SYN)
-            || (frame.flags.contains(TcpFlags::ACK) && frame.ack != cold.meter.iss.wrapping_add(1))
-        {
-            return false;
-        }
-        hot.track.irs = frame.seq;
-        hot.track.edge = frame
-            .seq
-            .wrapping_add(1)
-            .wrapping_add(u32::from(cold.meter.syn_window));
-        cold.meter.believed = hot.track.edge;
-        cold.meter.shift = if frame.window_scale.is_some() {
-            shift_of(cold.meter.capacity as usize)
-        } else {
-            0
-        };
-        let limit = segment_limit(
-            self.interfaces.mtu(cold.mtu_class),
-            cold.options.max_segment,
-        );
-        cold.meter.mss = clamp_peer_mss(bytes, frame, limit);
-        true
     }
 
     /// Feeds `packet`, or asks for one segment when there is none. `once` is an interface for this call only.
@@ -408,253 +391,6 @@ impl Stack {
         }
         Ok(wire.sent)
     }
-
-    /// Draws the consequences of what the socket became.
-    pub(crate) fn settle(&mut self, io: &mut Io<'_>, index: u32) {
-        let Some((hot, cold)) = self.table.parts(index) else {
-            return;
-        };
-        if hot.flags.has(Flags::DETACHED) {
-            return;
-        }
-        let facts = hot.engine.facts();
-        let was = cold.state;
-        let rx_total = cold.consumed + facts.rx_queue as u64;
-        let tx_acked = cold.tx_total.saturating_sub(facts.tx_queue as u64);
-        let mut changed = facts.state != was || rx_total != cold.rx_total;
-        if tx_acked != cold.tx_acked {
-            cold.tx_acked = tx_acked;
-            cold.soft_error = None;
-            cold.watchdog.delivered(io.now);
-            changed = true;
-            if hot.flags.has(Flags::URGENT) {
-                self.urgent.settle(hot, cold, index);
-            }
-        }
-        if cold.window_closed && cold.options.user_timeout_ms == 0 {
-            // The peer is alive and lets us wait.
-            cold.watchdog.progressed();
-        }
-        if rx_total != cold.rx_total {
-            hot.flags.set(Flags::UNANSWERED);
-        }
-        cold.rx_total = rx_total;
-        if hot.flags.has(Flags::GAP) && distance(cold.gap_end, rcv_nxt(hot, cold)) >= 0 {
-            hot.flags.clear(Flags::GAP);
-        }
-        cold.state = facts.state;
-        match facts.state {
-            FlowState::CloseWait | FlowState::Closing | FlowState::LastAck => {
-                cold.rx_finished = true
-            }
-            FlowState::FinWait2 => cold.tx_finished = true,
-            FlowState::TimeWait => (cold.rx_finished, cold.tx_finished) = (true, true),
-            _ => {}
-        }
-        if facts.state != was {
-            hot.flags.set(Flags::STIRRED);
-            self.sweep.stir(io.now);
-            if matches!(was, FlowState::FinWait1 | FlowState::Closing) {
-                cold.watchdog.progressed();
-            }
-        }
-        if hot.phase == Phase::Orphan && facts.rx_queue > 0 && facts.state != FlowState::Closed {
-            // Nobody will read it (RFC 1122 4.2.2.13; Linux counts TCPAbortOnData).
-            self.counters.flows_reset_data_after_close.raise();
-            hot.engine.abort();
-            cold.state = FlowState::Closed;
-            return self.mark_dirty(index);
-        }
-        let is_active = hot.flags.has(Flags::ACTIVE);
-        self.grow(io, index);
-        match facts.state {
-            FlowState::Closed => return self.settle_closed(io, index, was),
-            FlowState::TimeWait => return self.enter_time_wait(io, index),
-            FlowState::Established | FlowState::CloseWait => {
-                // Both ends may have sent a SYN; passive flows are counted where they are accepted.
-                let met = was == FlowState::SynReceived && is_active;
-                if was == FlowState::SynSent || met {
-                    self.counters.flows_connected.raise();
-                }
-                self.settle_open(index);
-            }
-            _ => {}
-        }
-        if changed {
-            self.note_change(index);
-        }
-        self.mark_dirty(index);
-    }
-
-    /// The handshake of a passive flow may just have ended.
-    fn settle_open(&mut self, index: u32) {
-        let flow = self.table.id(index);
-        let Some((hot, cold)) = self.table.parts(index) else {
-            return;
-        };
-        if hot.phase != Phase::HalfOpen {
-            return;
-        }
-        hot.phase = Phase::Queued;
-        cold.meter.syn_ack = Vec::new();
-        self.counters.flows_accepted.raise();
-        let Some(id) = cold.listener else {
-            return;
-        };
-        let Some(token) = self.listeners.at(id).map(|listener| listener.token) else {
-            return;
-        };
-        let change = Change::Accepted {
-            listener: id,
-            token,
-            flow,
-        };
-        self.changes.accepted(&mut cold.mark, change);
-        let table = &self.table;
-        if let Some(listener) = self.listeners.at_mut(id) {
-            listener.complete(flow, |flow| is_in(table, flow, Phase::Queued));
-        }
-    }
-
-    /// The socket is closed: by the last acknowledgement, or because the peer refuses.
-    fn settle_closed(&mut self, io: &mut Io<'_>, index: u32, was: FlowState) {
-        let Some((hot, cold)) = self.table.parts(index) else {
-            return;
-        };
-        if hot.engine.owes_reset() {
-            return self.mark_dirty(index);
-        }
-        if was == FlowState::SynSent {
-            self.counters.flows_refused.raise();
-            cold.error.get_or_insert(Errno::CONNREFUSED);
-        } else {
-            cold.tx_finished = true;
-        }
-        self.end(io, index);
-    }
-
-    /// The peer's reset is believed. smoltcp need not see it.
-    fn reset_by_peer(&mut self, io: &mut Io<'_>, index: u32) {
-        self.counters.flows_reset_by_peer.raise();
-        if let Some((_, cold)) = self.table.parts(index) {
-            // As Linux tells it (`tcp_reset`).
-            let error = if cold.state == FlowState::CloseWait {
-                Errno::PIPE
-            } else {
-                Errno::CONNRESET
-            };
-            cold.error.get_or_insert(error);
-            cold.state = FlowState::Closed;
-        }
-        self.end(io, index);
-    }
-
-    /// Sends a challenge ACK, if the limit allows.
-    pub(crate) fn challenge(&mut self, io: &mut Io<'_>, index: u32) {
-        if self.challenges.allow(io.now) {
-            self.counters.challenge_acks_sent.raise();
-            self.acknowledge(io, index);
-        } else {
-            self.counters.challenge_acks_limited.raise();
-        }
-    }
-
-    /// Sends an ACK that advertises nothing new.
-    pub(crate) fn acknowledge(&mut self, io: &mut Io<'_>, index: u32) {
-        let Some((hot, _)) = self.table.parts(index) else {
-            return;
-        };
-        let (seq, edge) = (hot.track.snd_nxt, hot.track.edge);
-        self.send_ack(io, index, seq, edge);
-    }
-
-    /// Sends an ACK with sequence number `seq` that advertises everything below `edge`.
-    pub(crate) fn send_ack(&mut self, io: &mut Io<'_>, index: u32, seq: u32, edge: u32) {
-        let Some((hot, cold)) = self.table.parts(index) else {
-            return;
-        };
-        let next = rcv_nxt(hot, cold);
-        let open = ahead(next, edge) >> cold.meter.shift;
-        let window = u16::try_from(open).unwrap_or(u16::MAX);
-        cold.meter.window = window;
-        cold.meter.advertise(
-            &mut hot.track,
-            next.wrapping_add(u32::from(window) << cold.meter.shift),
-        );
-        let mut reply = ControlSegment::acknowledge(hot.key, seq, next, window);
-        reply.tos = cold.meter.tos;
-        if cold.options.ttl != 0 {
-            reply.ttl = cold.options.ttl;
-        }
-        let (mac, looped) = (cold.mac, hot.flags.has(Flags::LOOPED));
-        self.send_control(io, &reply, mac, looped);
-    }
-
-    /// Sends a segment made here.
-    pub(crate) fn send_control(
-        &mut self,
-        io: &mut Io<'_>,
-        reply: &ControlSegment,
-        mac: [u8; 6],
-        looped: bool,
-    ) {
-        let link = segment::Link {
-            source: self.station.mac,
-            destination: mac,
-            vlan: self.station.vlan,
-        };
-        let offload = self.station.offload && !looped;
-        let checksums = if offload {
-            Checksums::Port
-        } else {
-            Checksums::Full
-        };
-        let mut outlet = Outlet {
-            tx: &mut *io.tx,
-            looped: &mut self.looped,
-            station: self.station,
-            counters: &self.counters,
-            reserve: 0,
-        };
-        outlet.send(
-            looped,
-            ControlSegment::frame_bytes(link.vlan),
-            offload,
-            |out| reply.emit(link, checksums, out),
-        );
-    }
-
-    /// The client did not hear our SYN-ACK: it gets the same one again at once, not after smoltcp's second.
-    fn resend_syn_ack(&mut self, io: &mut Io<'_>, index: u32) {
-        let Some((hot, cold)) = self.table.parts(index) else {
-            return;
-        };
-        let packet = &cold.meter.syn_ack;
-        if packet.is_empty() {
-            // The first one has not left yet.
-            return;
-        }
-        self.counters.syn_acks_sent_again.raise();
-        cold.meter.retransmits = cold.meter.retransmits.saturating_add(1);
-        let looped = hot.flags.has(Flags::LOOPED);
-        let offload = self.station.offload && !looped;
-        let header = self.station.header(cold.mac, super::frame::ETHERTYPE_IPV4);
-        let start = self.station.header_bytes();
-        let mut outlet = Outlet {
-            tx: &mut *io.tx,
-            looped: &mut self.looped,
-            station: self.station,
-            counters: &self.counters,
-            reserve: 0,
-        };
-        outlet.send(looped, start + packet.len(), offload, |frame| {
-            header.emit(frame)?;
-            let place = frame.get_mut(start..start + packet.len())?;
-            place.copy_from_slice(packet);
-            seal(place, offload)?;
-            Some(start + packet.len())
-        });
-    }
 }
 
 /// Whether a handshake still has time to wait for its first bytes. Nothing that is waited for has been heard since the SYN.
@@ -670,13 +406,6 @@ fn wants_to_cut(hot: &Hot, cold: &Cold) -> bool {
     unsent(hot, cold) > 2 * u32::from(cold.meter.mss) && !hot.flags.has(whole)
 }
 
-/// Bytes that the engine has and that have never left.
-pub(crate) fn unsent(hot: &Hot, cold: &Cold) -> u32 {
-    let under_way = u64::from(ahead(snd_una(cold), hot.track.snd_nxt));
-    let unsent = (cold.tx_total - cold.tx_acked).saturating_sub(under_way);
-    u32::try_from(unsent).unwrap_or(u32::MAX)
-}
-
 /// How long the acknowledgement of `frame` may wait. A merged frame of several segments and a FIN do not wait.
 fn ack_delay(flags: Flags, frame: &TcpFrame, mss: u16) -> Duration {
     let waits = flags.has(Flags::INTERACTIVE)
@@ -685,63 +414,9 @@ fn ack_delay(flags: Flags, frame: &TcpFrame, mss: u16) -> Duration {
     if waits { ACK_DELAY } else { Duration::ZERO }
 }
 
-/// The next sequence number expected from the peer.
-pub(crate) fn rcv_nxt(hot: &Hot, cold: &Cold) -> u32 {
-    let received = low(cold.rx_total).wrapping_add(u32::from(cold.rx_finished));
-    hot.track.irs.wrapping_add(1).wrapping_add(received)
-}
-
-/// The first sequence number that the peer has not acknowledged.
-pub(crate) fn snd_una(cold: &Cold) -> u32 {
-    if matches!(cold.state, FlowState::SynSent | FlowState::SynReceived) {
-        return cold.meter.iss;
-    }
-    cold.meter
-        .iss
-        .wrapping_add(1)
-        .wrapping_add(low(cold.tx_acked))
-        .wrapping_add(u32::from(cold.tx_finished))
-}
-
-/// A stream offset in sequence space, which is its lower half.
-#[allow(clippy::cast_possible_truncation)]
-fn low(offset: u64) -> u32 {
-    offset as u32
-}
-
-/// smoltcp's window scale for a receive buffer of `capacity` bytes; held by a guard test.
-pub(crate) fn shift_of(capacity: usize) -> u8 {
-    let bits = usize::BITS - capacity.leading_zeros();
-    u8::try_from(bits.saturating_sub(16)).unwrap_or(0)
-}
-
-/// Largest segment that this side sends and announces.
-pub(crate) fn segment_limit(mtu: usize, wanted: u16) -> u16 {
-    let fits = u16::try_from(mtu.saturating_sub(40)).unwrap_or(u16::MAX);
-    if wanted == 0 { fits } else { fits.min(wanted) }
-}
-
-/// Lowers the peer's MSS option to `limit` and returns the segment size that results (RFC 9293 3.7.1).
-pub(crate) fn clamp_peer_mss(bytes: &mut [u8], frame: &TcpFrame, limit: u16) -> u16 {
-    if let Some(packet) = bytes.get_mut(frame.ip.clone()) {
-        // None says that there is no such option; the default of RFC 9293 holds then.
-        let _ = patch::clamp_mss(packet, limit, Checksums::Port);
-    }
-    frame
-        .mss
-        .filter(|mss| *mss != 0)
-        .unwrap_or(MSS_DEFAULT)
-        .max(MSS_MIN)
-        .min(limit)
-}
-
 /// Frames that are looked up together.
 const GROUP: usize = 8;
 /// What is left of a frame that was processed.
 const TAKEN: (Class, Option<u32>) = (Class::NotOurs(DropReason::EtherType), None);
 /// Linux' TCP_DELACK_MIN, below the 500 ms of RFC 1122 section 4.2.3.2.
 pub(crate) const ACK_DELAY: Duration = Duration::from_millis(40);
-/// RFC 9293 MUST-15.
-const MSS_DEFAULT: u16 = 536;
-/// smoltcp's lower limit, the same as Linux' `TCP_MIN_SND_MSS`.
-const MSS_MIN: u16 = 48;

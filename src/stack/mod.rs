@@ -4,6 +4,7 @@
 //! `telemetry`, `config` types, the `device` traits. Runs on the lcore thread; one [`Stack`] per lcore.
 //! Invariant: every call is bounded, nothing blocks, time and randomness are arguments.
 
+mod active_open;
 mod api;
 pub mod arp;
 mod buffers;
@@ -13,29 +14,33 @@ mod control;
 pub mod counters;
 pub mod demux;
 pub mod drop_reason;
+mod ending;
 mod flow;
+mod flow_parts;
 mod flow_table;
 pub mod frame;
 mod guard;
+mod handshake;
 pub mod header_option;
 pub mod icmp;
 mod input;
 mod interface;
 pub mod isn;
-mod life;
 mod listener;
 mod loopback;
 pub mod neighbor;
 pub mod network;
 mod output;
+mod passive_open;
 pub mod patch;
 pub mod port_alloc;
 pub mod rate_limit;
 mod recovery;
+mod reply;
 pub mod route;
-#[cfg(test)]
-mod seeded;
 pub mod segment;
+mod sequence;
+mod settle;
 pub mod siphash;
 #[allow(clippy::module_inception)] // it holds the type of that name
 mod stack;

@@ -2,7 +2,7 @@
 
 use super::api::{FlowMemory, FlowState};
 use super::flow::{Due, Engine};
-use super::flow_table::{Cold, Flags, Hot, Phase};
+use super::flow_parts::{Cold, Flags, Hot, Phase};
 use super::input::ACK_DELAY;
 use super::neighbor::Resolution;
 use super::stack::{Io, Stack};
@@ -479,7 +479,7 @@ fn note_congestion(hot: &Hot, cold: &mut Cold) {
     if unacknowledged == 0 {
         return;
     }
-    let in_flight = ahead(super::input::snd_una(cold), hot.track.snd_nxt);
+    let in_flight = ahead(super::sequence::snd_una(cold), hot.track.snd_nxt);
     let unsent = unacknowledged.saturating_sub(u64::from(in_flight));
     if let Some(window) = cold.meter.congestion_window(in_flight, unsent) {
         cold.congestion_window = window;
@@ -492,7 +492,7 @@ fn watched(hot: &Hot, cold: &Cold) -> Watched {
         facts.state,
         FlowState::FinWait1 | FlowState::Closing | FlowState::LastAck
     );
-    let unacknowledged = distance(super::input::snd_una(cold), hot.track.snd_nxt) > 0;
+    let unacknowledged = distance(super::sequence::snd_una(cold), hot.track.snd_nxt) > 0;
     Watched {
         state: cold.state,
         outstanding: facts.tx_queue > 0

@@ -118,8 +118,8 @@ mod tests {
     use core::net::Ipv4Addr;
 
     use super::*;
+    use crate::seeded::Seeded;
     use crate::stack::frame::Ipv4Repr;
-    use crate::stack::seeded::Seeded;
 
     /// A TCP packet with right checksums.
     fn packet(options: &[u8], payload: &[u8]) -> Vec<u8> {

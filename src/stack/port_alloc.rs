@@ -150,7 +150,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::stack::seeded::Seeded;
+    use crate::seeded::Seeded;
 
     const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 

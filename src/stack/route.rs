@@ -119,7 +119,7 @@ fn on_link(addresses: &[Interface4], station: Ipv4Addr) -> Option<Ipv4Addr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stack::seeded::Seeded;
+    use crate::seeded::Seeded;
 
     fn ip(text: &str) -> Ipv4Addr {
         text.parse().unwrap()

@@ -173,10 +173,10 @@ mod tests {
 
     use super::*;
     use crate::device::RxMeta;
+    use crate::seeded::Seeded;
     use crate::stack::Interface4;
     use crate::stack::demux::{Class, Rules, classify};
     use crate::stack::frame::word_at;
-    use crate::stack::seeded::Seeded;
 
     const US: [u8; 6] = [2, 0, 0, 0, 0, 1];
     const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];

@@ -1,7 +1,7 @@
 //! The stack of one lcore: what it owns and what the lcore may ask of it.
 //!
 //! Frames come in by [`ingress`](Stack::ingress) (`input.rs`) and leave by [`transmit`](Stack::transmit)
-//! (`output.rs`); flows begin and end in `life.rs`.
+//! (`output.rs`); flows begin in `active_open.rs` and `passive_open.rs` and end in `ending.rs`.
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 use std::collections::{HashMap, VecDeque};
@@ -11,8 +11,8 @@ use super::api::{Change, Facts, FlowMemory, FlowOptions, ListenRequest, StackCon
 use super::changes::{Changes, forget};
 use super::counters::StackCounters;
 use super::demux::{Class, FlowKey, Rules};
-use super::flow_table::{Flags, FlowTable, Phase};
-use super::input::unsent;
+use super::flow_parts::{Flags, Phase};
+use super::flow_table::FlowTable;
 use super::interface::{Interfaces, Outlet, Station};
 use super::listener::{Listener, ListenerTable, Waiting};
 use super::loopback::Loopback;
@@ -20,6 +20,7 @@ use super::neighbor::NeighborTable;
 use super::port_alloc::PortAllocator;
 use super::rate_limit::RateLimit;
 use super::route::RouteTable;
+use super::sequence::unsent;
 use super::stall::Stall;
 use super::steering::{Place, Steering};
 use super::sweep::Sweep;

@@ -10,8 +10,8 @@ use super::api::FlowState;
 use super::demux::{FlowKey, TcpFlags, TcpFrame};
 use super::flow::Panicked;
 use super::frame::Checksums;
-use super::input::{rcv_nxt, snd_una};
 use super::segment::{ControlSegment, Link};
+use super::sequence::{rcv_nxt, snd_una};
 use super::stack::{Io, Stack};
 use super::tracker::{ahead, distance};
 

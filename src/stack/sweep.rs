@@ -1,4 +1,5 @@
-//! Memory of connections that say nothing goes back (design D1): pages of the rings and of the send buffer.
+//! Memory of connections (design D1): it comes as the window grows, and of those that say nothing it goes back: pages of the rings
+//! and of the send buffer.
 //!
 //! A flow *rests* when its rings hold nothing and nothing has come for a while. The window that it has advertised stands, so its
 //! pages come back before a segment is taken: from the one in which its next byte lies, twice as many each time. A flow whose
@@ -8,8 +9,8 @@ use core::time::Duration;
 
 use super::api::{FlowMemory, FlowState};
 use super::demux::TcpFrame;
-use super::flow_table::{Flags, Phase};
-use super::input::rcv_nxt;
+use super::flow_parts::{Flags, Phase};
+use super::sequence::rcv_nxt;
 use super::stack::{Io, Stack};
 use super::tracker::distance;
 use crate::time::Instant;
@@ -141,6 +142,28 @@ impl Stack {
             self.sweep.stir(io.now);
         }
         true
+    }
+
+    /// Puts memory behind more of the ring, before the window needs it.
+    pub(crate) fn grow(&mut self, io: &mut Io<'_>, index: u32) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        let meter = &mut cold.meter;
+        while meter.is_clamped() && cold.rx_total > u64::from(meter.backed) / 2 {
+            let wanted = (meter.backed * 2).min(meter.capacity);
+            if !io
+                .memory
+                .back(cold.held.owner, cold.held.ring, wanted as usize)
+            {
+                self.counters.ring_growth_refused.raise();
+                hot.flags.set(Flags::STARVED);
+                return;
+            }
+            meter.backed = wanted;
+            hot.flags.set(Flags::ACK_OWED);
+        }
+        hot.flags.clear(Flags::STARVED);
     }
 }
 

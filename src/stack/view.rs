@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use super::api::{Facts, FlowOptions, Owner};
 use super::demux::FlowKey;
-use super::flow_table::{Flags, Phase};
-use super::input::snd_una;
+use super::flow_parts::{Flags, Phase};
+use super::sequence::snd_una;
 use super::stack::Stack;
 use super::tracker::ahead;
 use crate::id::FlowId;

@@ -5,14 +5,16 @@ import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 
-from harness import ROOT, main
+from harness import ROOT, main, wait_for
 
 sys.path.insert(0, os.path.join(ROOT, "benches"))
 
+AUTOGROUP = "/proc/sys/kernel/sched_autogroup_enabled"
 FIELDS = {"suite", "case", "unit", "kernel", "knet", "ratio", "spread", "bound", "goal", "noisy", "pass", "raw", "progress", "threads"}
 
 
@@ -53,6 +55,25 @@ def check(name, rows, least, served):
             assert row["served_by_stack"] == 1.0, row
 
 
+def ahead_of_others_and_back(_):
+    """`--ahead` changes a setting of the machine, also for a run that is told to stop, and puts it back."""
+    if not os.path.exists(AUTOGROUP):
+        return "this kernel weighs no sessions"
+    with open(AUTOGROUP, encoding="ascii") as file:
+        before = file.read()
+    words = [sys.executable, os.path.join(ROOT, "benches", "bench"), "flows", "--ahead", "--flows", "100", "--rounds", "1000"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for("the bench runs ahead", lambda: os.getpriority(os.PRIO_PROCESS, process.pid) == -20 or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    with open(AUTOGROUP, encoding="ascii") as file:
+        assert file.read() == before
+
+
 CASES = [
     suite("redis", least=16),
     suite("redis", "--progress", "inline", "--ends", "both", least=7, title="redis_with_both_ends_inline"),
@@ -66,6 +87,7 @@ CASES = [
     suite("cpu", least=3),
     suite("mixed", least=4),
     suite("gpu", least=12),
+    ahead_of_others_and_back,
 ]
 
 if __name__ == "__main__":

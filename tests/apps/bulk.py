@@ -48,18 +48,11 @@ class Bulk:
         self.lab = Lab()
         self.block = random.Random(SEED).randbytes(1 << 20)
         self.server = self.lab.start("server", "python3", "-c", CODE, str(SIZE), str(SEED), log="bulk.log")
-        wait_for("the server listens", self.listens, 15)
+        wait_for("the server listens", lambda: self.lab.listens(PORT), 15)
 
     @property
     def processes(self):
         return self.lab.processes
-
-    def listens(self):
-        try:
-            self.lab.connect(PORT, 1.0).close()
-            return True
-        except OSError:
-            return False
 
     def expected(self):
         digest, left = hashlib.sha256(), SIZE

@@ -53,19 +53,12 @@ class Curl:
                 ))
             self.lab.start(end, "nginx", "-c", config, log=f"nginx-{end}.out")
         for address in (CLIENT, SERVER):
-            wait_for(f"nginx at {address} answers", lambda: self.answers(address), 15)
+            wait_for(f"nginx at {address} answers", lambda: self.lab.listens(PLAIN, address), 15)
         self.origin = Origin(self.lab, ORIGIN)
 
     @property
     def processes(self):
         return self.lab.processes
-
-    def answers(self, address):
-        try:
-            self.lab.connect(PLAIN, 2.0, address).close()
-            return True
-        except OSError:
-            return False
 
     def path(self, name):
         return os.path.join(self.lab.work, name)

@@ -195,6 +195,34 @@ class Lab:
         peer.connect((address, port))
         return peer
 
+    def listens(self, port, address=SERVER):
+        """Whether a connection there is taken."""
+        try:
+            self.connect(port, 2.0, address).close()
+            return True
+        except OSError:
+            return False
+
+    def configure(self, old, new):
+        """The server's config has `new` for `old`, for whoever begins from now on. Returns what it was before."""
+        path = os.path.join(self.state, "server.conf")
+        with open(path, encoding="utf-8") as file:
+            before = file.read()
+        assert old in before, f"{path} has no {old}"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(before.replace(old, new))
+        return before
+
+    @contextlib.contextmanager
+    def configured(self, old, new):
+        """As `configure`, for who begins inside."""
+        before = self.configure(old, new)
+        try:
+            yield
+        finally:
+            with open(os.path.join(self.state, "server.conf"), "w", encoding="utf-8") as file:
+                file.write(before)
+
     def kernel_tcp(self, end="s"):
         """The kernel's own TCP counters in an end's namespace: must not move for an accelerated server."""
         with self.inside(end), open("/proc/thread-self/net/snmp", encoding="ascii") as file:

@@ -391,11 +391,7 @@ def system_calls_of_a_wait(inline):
     lab = Lab("vhost", progress="inline")
     try:
         # strace makes a call a hundred times as long: neither grace nor spinning must end by that.
-        conf = os.path.join(lab.state, "server.conf")
-        with open(conf, encoding="utf-8") as file:
-            text = file.read()
-        with open(conf, "w", encoding="utf-8") as file:
-            file.write(text.replace('"progress"', '"inline_grace_us": 500000, "spin_us": 500000, "progress"'))
+        lab.configure('"progress"', '"inline_grace_us": 500000, "spin_us": 500000, "progress"')
         trace = os.path.join(lab.work, "trace")
         rounds = 500
         with inline.serve(1, lab=lab, before=("strace", "-f", "-qq", "-o", trace)) as server:

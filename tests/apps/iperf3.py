@@ -20,18 +20,11 @@ class Iperf3:
         self.lab = Lab()
         for end, address in (("server", SERVER), ("client", CLIENT)):
             self.lab.start(end, "iperf3", "-s", "-B", address, "-p", str(PORT), log=f"iperf3-{end}.log")
-            wait_for(f"iperf3 at {address} listens", lambda: self.listens(address), 15)
+            wait_for(f"iperf3 at {address} listens", lambda: self.lab.listens(PORT, address), 15)
 
     @property
     def processes(self):
         return self.lab.processes
-
-    def listens(self, address):
-        try:
-            self.lab.connect(PORT, 2.0, address).close()
-            return True
-        except OSError:
-            return False
 
     def measure(self, run, address, options):
         """Bytes that the receivers got."""

@@ -139,18 +139,11 @@ class Java:
         self.origin = Origin(self.lab, ORIGIN)
         self.server = self.lab.start("server", *JAVA, work, "Servers", SERVER, log="java.log")
         for port in (7001, 7002, 8080):
-            wait_for("java listens", lambda: self.listens(port), 30)
+            wait_for("java listens", lambda: self.lab.listens(port), 30)
 
     @property
     def processes(self):
         return self.lab.processes
-
-    def listens(self, port):
-        try:
-            self.lab.connect(port, 2.0).close()
-            return True
-        except OSError:
-            return False
 
     def close(self):
         self.origin.close()

@@ -7,7 +7,7 @@ import os
 import subprocess
 
 from harness import ROOT, SERVER, CLIENT, Lab, main, passive_opens_unmoved, reached, wait_for
-from redis import Resp
+from redis import Resp, answers
 
 PORT = 6379
 CONNECTIONS = 48
@@ -27,12 +27,8 @@ class Lcores:
         self.lab = Lab(cpus=",".join(map(str, cpus)))
         self.processes = self.lab.processes
         if queues is not None:
-            conf = os.path.join(self.lab.state, "server.conf")
-            with open(conf, encoding="utf-8") as file:
-                text = file.read()
             port = f'"vdevs": ["net_af_packet0,iface=veth0,qdisc_bypass=1,qpairs={queues}"]'
-            with open(conf, "w", encoding="utf-8") as file:
-                file.write(text.replace('"netdev": "veth0"', port))
+            self.lab.configure('"netdev": "veth0"', port)
 
     def down(self):
         if self.lab is not None:
@@ -44,18 +40,7 @@ class Lcores:
             "server", "redis-server", "--port", str(PORT), "--bind", SERVER, "--protected-mode", "no", "--save", "",
             "--dir", self.lab.work, log="redis.log",
         )
-
-        def answers():
-            try:
-                client = self.client(1.0)
-                try:
-                    return client.ask("PING") == "PONG"
-                finally:
-                    client.close()
-            except OSError:
-                return False
-
-        wait_for("redis answers PING", answers, 30)
+        wait_for("redis answers PING", lambda: answers(self.client), 30)
 
     def client(self, timeout=20.0):
         return Resp(self.lab.connect(PORT, timeout))

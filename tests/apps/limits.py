@@ -79,24 +79,13 @@ http {{
 class Limits:
     def __init__(self):
         self.lab = Lab()
-        config = os.path.join(self.lab.state, "server.conf")
-        with open(config, encoding="utf-8") as file:
-            text = file.read()
-        with open(config, "w", encoding="utf-8") as file:
-            file.write(text.replace('"max_tcpcb": 24000', f'"max_tcpcb": {HELD + 10_000}'))
+        self.lab.configure('"max_tcpcb": 24000', f'"max_tcpcb": {HELD + 10_000}')
         with self.lab.inside(), open("/proc/sys/net/ipv4/ip_local_port_range", "w", encoding="ascii") as file:
             file.write("1024 65535")
 
     @property
     def processes(self):
         return self.lab.processes
-
-    def listens(self, port):
-        try:
-            self.lab.connect(port, 2.0).close()
-            return True
-        except OSError:
-            return False
 
     def host(self):
         """The pid of the server's host."""
@@ -151,7 +140,7 @@ def dial(limits, count):
 def one_descriptor_a_connection(limits):
     server = limits.lab.start("server", "/usr/bin/python3", "-c", CODE, log="echo.log")
     for port in PORTS:
-        wait_for("the server listens", lambda: limits.listens(port), 15)
+        wait_for("the server listens", lambda: limits.lab.listens(port), 15)
     before, begin = settled(server.pid), time.monotonic()
     host = limits.host()
     with served(limits.lab, HELD):
@@ -183,7 +172,7 @@ def short_connections_leave_nothing(limits):
     with open(config, "w", encoding="ascii") as file:
         file.write(NGINX.format(work=limits.lab.work, server=SERVER))
     server = limits.lab.start("server", "nginx", "-c", config, log="nginx.out")
-    wait_for("nginx listens", lambda: limits.listens(WEB), 15)
+    wait_for("nginx listens", lambda: limits.lab.listens(WEB), 15)
     host = limits.host()
     samples = []
     with served(limits.lab, SHORT):

@@ -17,18 +17,11 @@ class Mosquitto:
             with open(path, "w", encoding="ascii") as file:
                 file.write(f"user root\nallow_anonymous true\npersistence false\nlistener {PORT} {address}\n")
             self.lab.start(end, "mosquitto", "-c", path, log=f"mosquitto-{end}.log")
-            wait_for(f"mosquitto at {address} listens", lambda: self.listens(address), 15)
+            wait_for(f"mosquitto at {address} listens", lambda: self.lab.listens(PORT, address), 15)
 
     @property
     def processes(self):
         return self.lab.processes
-
-    def listens(self, address):
-        try:
-            self.lab.connect(PORT, 2.0, address).close()
-            return True
-        except OSError:
-            return False
 
     def exchange(self, end, run, address, quality):
         """Five subscribers, 20 messages, one of them large; then one that was kept for who comes late."""

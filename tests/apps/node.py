@@ -6,7 +6,7 @@ import os
 import ssl
 
 from harness import CLIENT, SERVER, Lab, certificate, main, reached, served, together, wait_for
-from origin import Origin, content
+from origin import content, origins
 
 ORIGIN, SECURE_ORIGIN = 9000, 9443
 
@@ -63,12 +63,10 @@ class Node:
     def __init__(self):
         self.lab = Lab()
         self.cert, self.key = certificate(self.lab.work)
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(self.cert, self.key)
-        self.origins = [Origin(self.lab, ORIGIN), Origin(self.lab, SECURE_ORIGIN, context=context)]
+        self.origins = origins(self.lab, ORIGIN, SECURE_ORIGIN, self.cert, self.key)
         self.server = self.lab.start("server", "node", self.script("servers.js", SERVERS), SERVER, self.cert, self.key, log="node.log")
         for port in (8080, 7001, 7002):
-            wait_for("node listens", lambda: self.listens(port), 20)
+            wait_for("node listens", lambda: self.lab.listens(port), 20)
 
     @property
     def processes(self):
@@ -79,13 +77,6 @@ class Node:
         with open(path, "w", encoding="ascii") as file:
             file.write(text)
         return path
-
-    def listens(self, port):
-        try:
-            self.lab.connect(port, 2.0).close()
-            return True
-        except OSError:
-            return False
 
     def close(self):
         for origin in self.origins:

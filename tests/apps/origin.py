@@ -6,6 +6,7 @@ import hashlib
 import random
 import socket
 import socketserver
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler
 
@@ -140,3 +141,10 @@ class Origin(socketserver.ThreadingTCPServer):
         for request in list(self.open):
             with contextlib.suppress(OSError):
                 request.shutdown(socket.SHUT_RDWR)
+
+
+def origins(lab, plain, secure, cert, key):
+    """An origin without TLS, and one with it."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    return [Origin(lab, plain), Origin(lab, secure, context=context)]

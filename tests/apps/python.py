@@ -6,7 +6,7 @@ import os
 import ssl
 
 from harness import CLIENT, SERVER, Lab, certificate, main, reached, served, together, wait_for
-from origin import Origin, content
+from origin import content, origins
 
 ORIGIN, SECURE_ORIGIN = 9000, 9443
 PYTHON = "/usr/bin/python3"  # the system's, with its packages
@@ -99,9 +99,7 @@ class Python:
     def __init__(self):
         self.lab = Lab()
         self.cert, self.key = certificate(self.lab.work)
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(self.cert, self.key)
-        self.origins = [Origin(self.lab, ORIGIN), Origin(self.lab, SECURE_ORIGIN, context=context)]
+        self.origins = origins(self.lab, ORIGIN, SECURE_ORIGIN, self.cert, self.key)
 
     @property
     def processes(self):
@@ -112,11 +110,7 @@ class Python:
 
         def listens():
             assert server.poll() is None, "the server ended"
-            try:
-                self.lab.connect(port, 2.0).close()
-                return True
-            except OSError:
-                return False
+            return self.lab.listens(port)
 
         wait_for(f"{name} listens", listens, 15)
         return server

@@ -102,9 +102,9 @@ def a_static_program(untouched):
     assert "linked statically" in why, why
 
 
-def one_that_waits_through_libc_is_served(untouched):
-    """The counter-proof: the same program without the suspicious calls."""
-    server = untouched.lab.start("server", untouched.path("honest"), SERVER, str(PORT), "poll", "1", log="honest.log")
+def served_by_the_stack(untouched, program, log):
+    """The program, after it has given one client its bytes back and ended."""
+    server = untouched.lab.start("server", untouched.path(program), SERVER, str(PORT), "poll", "1", log=log)
 
     def connect():
         try:
@@ -117,34 +117,20 @@ def one_that_waits_through_libc_is_served(untouched):
     assert peer.recv(5) == b"hello"
     peer.close()
     server.wait(10)
+    return server
+
+
+def one_that_waits_through_libc_is_served(untouched):
+    """The counter-proof: the same program without the suspicious calls."""
+    server = served_by_the_stack(untouched, "honest", "honest.log")
     with open(server.log, encoding="utf-8") as file:
         assert file.read() == "listening\ndone\n"
 
 
 def one_that_the_config_names_is_served(untouched):
     """Who knows better, names the program in common.accelerate.programs."""
-    config = os.path.join(untouched.lab.state, "server.conf")
-    with open(config, encoding="utf-8") as file:
-        before = file.read()
-    try:
-        with open(config, "w", encoding="utf-8") as file:
-            file.write(before.replace('"common": {', '"common": { "accelerate": { "programs": ["epoll"] }, '))
-        server = untouched.lab.start("server", untouched.path("epoll"), SERVER, str(PORT), "poll", "1", log="named.log")
-
-        def connect():
-            try:
-                return untouched.lab.connect(PORT)
-            except OSError:
-                return None
-
-        peer = wait_for("it is served by the stack", connect, 15)
-        peer.sendall(b"hello")
-        assert peer.recv(5) == b"hello"
-        peer.close()
-        server.wait(10)
-    finally:
-        with open(config, "w", encoding="utf-8") as file:
-            file.write(before)
+    with untouched.lab.configured('"common": {', '"common": { "accelerate": { "programs": ["epoll"] }, '):
+        served_by_the_stack(untouched, "epoll", "named.log")
 
 
 def a_program_with_file_capabilities(untouched):

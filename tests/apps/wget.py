@@ -2,10 +2,9 @@
 """wget under the shim against servers on the kernel: one file, a site, a resumed and a refused transfer, TLS."""
 
 import os
-import ssl
 
 from harness import CLIENT, Lab, certificate, main, reached
-from origin import Origin, content
+from origin import content, origins
 
 ORIGIN, SECURE_ORIGIN, SITE = 9000, 9443, 9001
 
@@ -14,9 +13,7 @@ class Wget:
     def __init__(self):
         self.lab = Lab()
         self.cert, key = certificate(self.lab.work)
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(self.cert, key)
-        self.origins = [Origin(self.lab, ORIGIN), Origin(self.lab, SECURE_ORIGIN, context=context)]
+        self.origins = origins(self.lab, ORIGIN, SECURE_ORIGIN, self.cert, key)
 
     @property
     def processes(self):

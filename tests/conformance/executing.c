@@ -1,283 +1,10 @@
 /* Sockets and epolls that live on in a program that is executed: inetd, socket activation, a binary that executes its successor.
- *
- * The program executes itself as `PROGRAM part NAME ADDRESS PORT NUMBER...`; a part ends with status 0, or says on stderr why
- * not.
+ * What the executed program does is in executing_parts.h.
  */
 #include "case.h"
 #include "events.h"
+#include "executing_parts.h"
 #include <spawn.h>
-#include <sys/syscall.h>
-
-extern char **environ;
-
-enum { WORDS = 12 };
-
-/* The words of a part. */
-static char **words(const char *name, int count, const int *numbers)
-{
-    static char *list[WORDS], text[WORDS][24];
-    CHECK(count < WORDS - 6);
-    list[0] = "part-of-executing";
-    list[1] = "part";
-    list[2] = (char *)name;
-    list[3] = (char *)own;
-    snprintf(text[0], sizeof text[0], "%d", port);
-    list[4] = text[0];
-    for (int n = 0; n < count; n++) {
-        snprintf(text[n + 1], sizeof text[0], "%d", numbers[n]);
-        list[5 + n] = text[n + 1];
-    }
-    list[5 + count] = NULL;
-    return list;
-}
-
-#define WORDS_OF(name, ...) words(name, (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), (int[]){__VA_ARGS__})
-
-static const char *myself(void)
-{
-    static char path[512];
-    ssize_t size = OK(readlink("/proc/self/exe", path, sizeof path - 1));
-    path[size] = 0;
-    return path;
-}
-
-static void become(const char *name, int number)
-{
-    execv(myself(), WORDS_OF(name, number));
-    FAIL("execv: %s", errno_name(errno));
-}
-
-static void ends_well(pid_t child)
-{
-    int status;
-    EQUAL(waitpid(child, &status, 0), child);
-    EQUAL(status, 0);
-}
-
-/* --- the parts --- */
-
-/* Bytes 0 to 99 come, some of them before exec; it sends as many. */
-static void part_echo(int fd)
-{
-    struct sockaddr_in name;
-    socklen_t size = sizeof name;
-    OK(getpeername(fd, (struct sockaddr *)&name, &size));
-    EQUAL(size, sizeof name);
-    EQUAL(so_error(fd), 0);
-    get(fd, 0, 100);
-    put(fd, 0, 100);
-    OK(close(fd));
-}
-
-static void part_serve(int listener)
-{
-    int on = 0;
-    socklen_t size = sizeof on;
-    OK(getsockopt(listener, SOL_SOCKET, SO_ACCEPTCONN, &on, &size));
-    EQUAL(on, 1);
-    for (int n = 0; n < 2; n++) {
-        int fd = OK(accept(listener, NULL, NULL));
-        get(fd, 0, 10);
-        put(fd, 0, 10);
-        OK(close(fd));
-    }
-}
-
-/* A connection is registered edge-triggered with 7 as its data, a pipe with 8. */
-static void part_epoll(int epoll)
-{
-    struct epoll_event events[4];
-    EQUAL(epoll_wait(epoll, events, 4, 10000), 1);
-    EQUAL(events[0].data.u64, 7);
-    EVENT(events[0].events, EPOLLIN);
-    EQUAL(epoll_wait(epoll, events, 4, 0), 0);
-    put(3, 0, 1); /* the peer answers */
-    EQUAL(epoll_wait(epoll, events, 4, 10000), 1);
-    EQUAL(events[0].data.u64, 7);
-    get(3, 0, 2);
-    EQUAL(write(5, "x", 1), 1);
-    EQUAL(epoll_wait(epoll, events, 4, 10000), 1);
-    EQUAL(events[0].data.u64, 8);
-    OK(change(epoll, EPOLL_CTL_DEL, 3, 0, 0));
-}
-
-/* Executes itself until its number is 0, and hands a stream on that never stops. */
-static void part_relay(int times)
-{
-    unsigned char part[4096];
-    long *done = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, 4, 0);
-    CHECK(done != MAP_FAILED);
-    for (long n = 0; times == 0 || n < 20; n++) {
-        int got = OK(recv(3, part, sizeof part, 0));
-        if (got == 0) break;
-        CHECK(is_pattern(part, *done, got));
-        *done += got;
-    }
-    if (times > 0) become("relay", times - 1);
-    put(3, 0, 1);
-}
-
-/* Bound before exec, listened on behind it. */
-static void part_listen(int fd)
-{
-    OK(listen(fd, 4));
-    put(1, 0, 1);
-    int one = OK(accept(fd, NULL, NULL));
-    get(one, 0, 10);
-    put(one, 0, 10);
-}
-
-static void part_closed(int fd)
-{
-    FAILS(fcntl(fd, F_GETFD), EBADF);
-}
-
-static void part_stdio(int unused)
-{
-    (void)unused;
-    unsigned char bytes[100];
-    long done = 0;
-    while (done < 100) {
-        int got = OK(read(0, bytes + done, (size_t)(100 - done)));
-        CHECK(got > 0);
-        done += got;
-    }
-    CHECK(is_pattern(bytes, 0, 100));
-    EQUAL(write(1, bytes, 100), 100);
-}
-
-/* Through a shell and once more. */
-static void part_again(int fd)
-{
-    execv(myself(), WORDS_OF("echo", fd));
-    FAIL("execv: %s", errno_name(errno));
-}
-
-static void part_accept_there(int listener)
-{
-    struct sockaddr_in name;
-    socklen_t size = sizeof name;
-    OK(getsockname(listener, (struct sockaddr *)&name, &size));
-    EQUAL(ntohs(name.sin_port), port);
-    pid_t child = OK(fork());
-    if (child == 0) {
-        int fd = OK(accept(listener, NULL, NULL));
-        part_echo(fd);
-        _exit(0);
-    }
-    ends_well(child);
-}
-
-static void part_blocking(int fd)
-{
-    EQUAL(OK(fcntl(fd, F_GETFL)) & O_NONBLOCK, O_NONBLOCK);
-    int on = 0;
-    socklen_t size = sizeof on;
-    OK(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, &size));
-    CHECK(on != 0);
-    char byte;
-    FAILS(recv(fd, &byte, 1, 0), EAGAIN);
-    put(fd, 0, 1);
-}
-
-static int receive(int over)
-{
-    union {
-        char bytes[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control = {.bytes = {0}};
-    char byte;
-    struct iovec part = {&byte, 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control};
-    EQUAL(recvmsg(over, &message, 0), 1);
-    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-    CHECK(head && head->cmsg_type == SCM_RIGHTS);
-    int fd;
-    memcpy(&fd, CMSG_DATA(head), sizeof fd);
-    return fd;
-}
-
-static void pass(int over, int fd)
-{
-    union {
-        char bytes[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control = {.bytes = {0}};
-    char byte = 'p';
-    struct iovec part = {&byte, 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control};
-    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-    *head = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
-    memcpy(CMSG_DATA(head), &fd, sizeof fd);
-    EQUAL(sendmsg(over, &message, 0), 1);
-}
-
-/* A program with epolls of its own gets a connection, and later a listener. */
-static void part_receive(int over)
-{
-    int first = OK(epoll_create1(0)), second = OK(epoll_create1(0)), way[2], undecided = tcp(0);
-    OK(pipe(way));
-    OK(change(first, EPOLL_CTL_ADD, way[0], EPOLLIN, 5));
-    OK(change(second, EPOLL_CTL_ADD, over, EPOLLIN, 6));
-    OK(change(second, EPOLL_CTL_ADD, undecided, EPOLLOUT, 9));
-    struct epoll_event events[4];
-    EQUAL(epoll_wait(second, events, 4, 10000) > 0, 1);
-    int fd = receive(over);
-    OK(change(first, EPOLL_CTL_ADD, fd, EPOLLIN, 7));
-    EQUAL(epoll_wait(first, events, 4, 10000), 1);
-    EQUAL(events[0].data.u64, 7);
-    get(fd, 0, 100);
-    put(fd, 0, 100);
-    EQUAL(epoll_wait(first, events, 4, 0), 0);
-    EQUAL(write(way[1], "x", 1), 1);
-    EQUAL(epoll_wait(first, events, 4, 10000), 1);
-    EQUAL(events[0].data.u64, 5);
-    int listener = receive(over);
-    OK(change(second, EPOLL_CTL_DEL, over, 0, 0));
-    OK(change(second, EPOLL_CTL_ADD, listener, EPOLLIN, 8));
-    OK(try_bind(undecided, own, port + 1));
-    OK(listen(undecided, 4));
-    OK(change(second, EPOLL_CTL_MOD, undecided, EPOLLIN, 10));
-    put(over, 0, 1);
-    for (int n = 0; n < 2; n++) {
-        EQUAL(epoll_wait(second, events, 4, 10000), 1);
-        EQUAL(events[0].data.u64, n ? 10 : 8);
-        int one = OK(accept(n ? undecided : listener, NULL, NULL));
-        get(one, 0, 10);
-        put(one, 0, 10);
-        OK(close(one));
-    }
-    OK(close(fd));
-}
-
-__attribute__((constructor)) static void part(int count, char **list)
-{
-    static const struct {
-        const char *name;
-        void (*run)(int);
-    } parts[] = {{"echo", part_echo},   {"serve", part_serve},   {"epoll", part_epoll}, {"relay", part_relay},
-                 {"listen", part_listen}, {"closed", part_closed}, {"stdio", part_stdio}, {"again", part_again},
-                 {"accept", part_accept_there}, {"flags", part_blocking}, {"receive", part_receive}};
-    if (count < 6 || strcmp(list[1], "part") != 0) return;
-    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    own = address = list[3];
-    port = atoi(list[4]);
-    for (size_t n = 0; n < sizeof parts / sizeof *parts; n++) {
-        if (strcmp(parts[n].name, list[2]) != 0) continue;
-        pid_t child = fork(); /* to say why it failed */
-        if (child == 0) {
-            parts[n].run(atoi(list[5]));
-            _exit(0);
-        }
-        int status;
-        waitpid(child, &status, 0);
-        if (status) fprintf(stderr, "part %s: %s\n", list[2], shared->why);
-        _exit(status ? 1 : 0);
-    }
-    _exit(2);
-}
-
-/* --- the cases --- */
 
 typedef void how(int fd);
 
@@ -392,8 +119,7 @@ CASE(a_listener_is_handed_over_with_its_queue)
     put(before, 5, 5);
     get(before, 0, 10);
     int behind = dial(port);
-    put(behind, 0, 10);
-    get(behind, 0, 10);
+    echoed(behind, 10);
     ends_well(child);
     atomic_fetch_add(&shared->connections, 2);
     for (long end = now_ms() + 10000;;) { /* nobody has it any more, a moment after the process */
@@ -427,8 +153,7 @@ CASE(an_epoll_is_handed_over_with_what_it_watches)
         become("epoll", epoll);
     }
     OK(close(two.server));
-    put(two.client, 0, 1);
-    get(two.client, 0, 1);
+    echoed(two.client, 1);
     put(two.client, 1, 1);
     ends_well(child);
 }
@@ -470,8 +195,7 @@ CASE(exec_that_fails_changes_nothing)
         FAILS(execv("/proc/self/maps", WORDS_OF("echo", two.server)), EACCES);
     }
     put(two.client, 0, 10);
-    get(two.server, 0, 10);
-    put(two.server, 0, 10);
+    echo(two.server, 10);
     get(two.client, 0, 10);
     OK(close(two.server));
     end_of_stream(two.client);
@@ -508,8 +232,7 @@ static void inetd(pid_t (*start)(int fd))
     struct pair two = pair();
     pid_t child = start(two.server);
     OK(close(two.server));
-    put(two.client, 0, 100);
-    get(two.client, 0, 100);
+    echoed(two.client, 100);
     end_of_stream(two.client);
     ends_well(child);
 }
@@ -591,8 +314,7 @@ CASE(two_connections_by_vfork_are_not_mixed_up)
         }
         OK(child);
         int client = n ? other.client : one.client;
-        put(client, 0, 100);
-        get(client, 0, 100);
+        echoed(client, 100);
         ends_well(child);
     }
     put(one.server, 100, 10); /* the parent has them still */
@@ -609,8 +331,7 @@ CASE(a_listener_is_inherited_by_posix_spawn)
     OK(close(listener));
     for (int n = 0; n < 2; n++) {
         int client = dial(port);
-        put(client, 0, 10);
-        get(client, 0, 10);
+        echoed(client, 10);
     }
     ends_well(child);
     atomic_fetch_add(&shared->connections, 2);
@@ -619,12 +340,10 @@ CASE(a_listener_is_inherited_by_posix_spawn)
 CASE(the_executed_program_forks)
 {
     int listener = listener_at(port, 4);
-    pid_t child = OK(fork());
-    if (child == 0) become("accept", listener);
+    pid_t child = started("accept", listener);
     OK(close(listener));
     int client = dial(port);
-    put(client, 0, 100);
-    get(client, 0, 100);
+    echoed(client, 100);
     ends_well(child);
     atomic_fetch_add(&shared->connections, 1);
 }
@@ -643,8 +362,7 @@ CASE(a_bound_socket_listens_behind_exec)
     OK(close(fd));
     get(told[0], 0, 1);
     int client = dial(port);
-    put(client, 0, 10);
-    get(client, 0, 10);
+    echoed(client, 10);
     ends_well(child);
     atomic_fetch_add(&shared->connections, 1);
 }
@@ -671,15 +389,13 @@ CASE(a_shell_command_leaves_the_sockets_alone)
 CASE(signals_and_waits_work_in_the_executed_program)
 {
     int listener = listener_at(port, 4);
-    pid_t child = OK(fork());
-    if (child == 0) become("serve", listener);
+    pid_t child = started("serve", listener);
     OK(close(listener));
     pause_ms(20); /* it is waiting in accept by now, or not */
     for (int n = 0; n < 2; n++) {
         int client = dial(port);
         pause_ms(20);
-        put(client, 0, 10);
-        get(client, 0, 10);
+        echoed(client, 10);
     }
     ends_well(child);
     atomic_fetch_add(&shared->connections, 2);
@@ -700,18 +416,16 @@ CASE(sockets_go_to_another_program)
     struct pair two = pair();
     watch(mine, two.client, EPOLLIN);
     watch(other, two.server, EPOLLIN | EPOLLET);
-    pass(way[0], two.server);
-    put(two.client, 0, 100);
-    get(two.client, 0, 100);
+    EQUAL(pass(way[0], &two.server, 1), 1);
+    echoed(two.client, 100);
     int listener = listener_at(port, 4);
     watch(other, listener, EPOLLIN);
-    pass(way[0], listener);
+    EQUAL(pass(way[0], &listener, 1), 1);
     get(way[0], 0, 1);
     OK(close(listener));
     for (int n = 0; n < 2; n++) {
         int client = dial(port + n);
-        put(client, 0, 10);
-        get(client, 0, 10);
+        echoed(client, 10);
         end_of_stream(client);
     }
     OK(close(two.server)); /* in no epoll any more, once the other program has closed it too */

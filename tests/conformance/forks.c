@@ -2,13 +2,6 @@
 #include "case.h"
 #include <spawn.h>
 
-static void ends_well(pid_t child)
-{
-    int status;
-    EQUAL(waitpid(child, &status, 0), child);
-    if (status) FAIL("the child ends with status 0x%x", status);
-}
-
 static void echoes_once(int fd)
 {
     char bytes[100];

@@ -199,4 +199,26 @@ SOME int exchange(int fd, long count)
     return 0;
 }
 
+/* The child ends with status 0. */
+SOME void ends_well(pid_t child)
+{
+    int status;
+    EQUAL(waitpid(child, &status, 0), child);
+    EQUAL(status, 0);
+}
+
+/* Sends the pattern and gets it back. */
+SOME void echoed(int fd, long count)
+{
+    put(fd, 0, count);
+    get(fd, 0, count);
+}
+
+/* Gets the pattern and sends it back. */
+SOME void echo(int fd, long count)
+{
+    get(fd, 0, count);
+    put(fd, 0, count);
+}
+
 #endif

@@ -62,13 +62,6 @@ static pid_t writer(int fd, int other, int stop, atomic_long *sent)
     return child;
 }
 
-static void ends_well(pid_t child)
-{
-    int status;
-    EQUAL(waitpid(child, &status, 0), child);
-    if (status) FAIL("a reader or the writer ends with status 0x%x", status);
-}
-
 CASE_FOR(a_reader_is_killed_at_random_and_replaced, 120)
 {
     int rounds = long_run() ? 1000 : 50, stop[2];

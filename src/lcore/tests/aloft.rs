@@ -162,8 +162,7 @@ fn a_gpu_that_hangs_costs_no_byte() {
         let mut lab = staged(&stand_in, mode, forbidding(&file, Way::Both), |config| {
             config.batches.timeout = Duration::from_secs(100);
         });
-        let listener = lab.listen(16);
-        let (out, into) = lab.connect(listener);
+        let (out, into) = lab.connection();
         for word in [b"first", b"other"] {
             lab.client.program.send(out, word);
             server_reads(&mut lab, into, word);
@@ -196,8 +195,7 @@ fn the_end_of_a_stream_waits_for_the_bytes_before_it() {
         forbidding(&file, Way::Both),
         |_| {},
     );
-    let listener = lab.listen(16);
-    let (out, into) = lab.connect(listener);
+    let (out, into) = lab.connection();
     lab.client.program.send(out, b"last words");
     lab.client.program.close(out);
     lab.turns(2_000);
@@ -218,8 +216,7 @@ fn what_was_sent_before_a_close_arrives() {
         let stand_in = StandIn::new("slow=2", &[]);
         let file = File::new(&format!("close-{}", mode.name()), "forbidden\n");
         let mut lab = staged(&stand_in, mode, forbidding(&file, Way::Both), |_| {});
-        let listener = lab.listen(16);
-        let (out, into) = lab.connect(listener);
+        let (out, into) = lab.connection();
         let text = vec![b'.'; 20_000];
         let mut sent = 0;
         lab.until_real(|lab| {

@@ -8,9 +8,7 @@ use crate::channel::sync::Ordering;
 
 /// A connection whose client has a cork.
 fn corked() -> (Lab, u32, u32) {
-    let mut lab = Lab::new();
-    let listener = lab.listen(16);
-    let (out, into) = lab.connect(listener);
+    let (lab, out, into) = Lab::connected();
     set_cork(&lab, out, true);
     (lab, out, into)
 }

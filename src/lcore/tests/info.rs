@@ -10,7 +10,7 @@ fn a_question_is_answered_with_what_the_stack_knows_now() {
     let listener = lab.listen(16);
     let (out, into) = lab.connect(listener);
     lab.client.program.send(out, &[9; 3_000]);
-    lab.until(1, |lab| lab.server.program.bits(into) & event::IN != 0);
+    lab.server_told(into, event::IN);
     lab.turns(300);
     let cell = lab.client.program.cell(out);
     assert_eq!(

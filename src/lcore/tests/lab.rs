@@ -165,6 +165,14 @@ impl Lab {
         lab
     }
 
+    /// With a connection of the two programs: the client's object and the server's.
+    #[track_caller]
+    pub(super) fn connected() -> (Self, u32, u32) {
+        let mut lab = Self::new();
+        let (out, into) = lab.connection();
+        (lab, out, into)
+    }
+
     /// A turn of both lcores; 20 us pass, or a millisecond when there was nothing to do.
     pub(super) fn turn(&mut self) {
         let work = self.server.lcore.turn(self.now, Duration::ZERO)
@@ -201,6 +209,18 @@ impl Lab {
         }
     }
 
+    /// Turns until the server's program is told one of `events` of its object.
+    #[track_caller]
+    pub(super) fn server_told(&mut self, object: u32, events: u32) {
+        self.until(1, |lab| lab.server.program.bits(object) & events != 0);
+    }
+
+    /// As [`Lab::server_told`], of the client's program.
+    #[track_caller]
+    pub(super) fn client_told(&mut self, object: u32, events: u32) {
+        self.until(1, |lab| lab.client.program.bits(object) & events != 0);
+    }
+
     /// Makes a listener on the server.
     #[track_caller]
     pub(super) fn listen(&mut self, backlog: u32) -> u32 {
@@ -221,5 +241,12 @@ impl Lab {
                 && lab.server.program.bits(listener) != 0
         });
         (out, self.server.program.accept(listener).unwrap())
+    }
+
+    /// Makes a listener and one connection to it: the client's object and the server's.
+    #[track_caller]
+    pub(super) fn connection(&mut self) -> (u32, u32) {
+        let listener = self.listen(16);
+        self.connect(listener)
     }
 }

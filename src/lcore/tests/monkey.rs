@@ -8,32 +8,15 @@ use crate::channel::layout::Layout;
 use crate::channel::sync::Ordering;
 use crate::device::fault::FaultConfig;
 use crate::lcore::Mail;
-
-/// xorshift64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
-
-impl Random {
-    fn index(&mut self, limit: u64) -> usize {
-        usize::try_from(self.below(limit)).unwrap()
-    }
-}
+use crate::seeded::Seeded;
 
 /// Writes something that no honest program writes.
-fn forge(cell: &ObjectCell, random: &mut Random) {
+fn forge(cell: &ObjectCell, random: &mut Seeded) {
     let value = match random.below(4) {
         0 => 0,
         1 => u64::MAX,
-        2 => random.below(1 << 20),
-        _ => random.below(u64::MAX),
+        2 => random.bits() % (1 << 20),
+        _ => random.bits(),
     };
     let word = u32::try_from(value & 0xffff_ffff).unwrap();
     match random.below(18) {
@@ -60,8 +43,8 @@ fn forge(cell: &ObjectCell, random: &mut Random) {
 
 /// Plays, and returns how many flows were accepted and how many objects were found broken.
 fn play(seed: u64, forging: bool) -> (u64, u64) {
-    println!("seed={seed} forging={forging}");
-    let mut random = Random(seed);
+    println!("forging={forging}");
+    let mut random = Seeded::new(seed);
     let mut faults = FaultConfig::none();
     faults.seed = seed;
     faults.loss = 20_000;
@@ -91,7 +74,7 @@ fn play(seed: u64, forging: bool) -> (u64, u64) {
             }
             5 | 6 => {
                 if let Some(object) = pick(&outs, &mut random) {
-                    let count = random.index(3_000);
+                    let count = random.below(3_000);
                     lab.client.program.try_send(object, &vec![1; count]);
                 }
             }
@@ -132,7 +115,7 @@ fn play(seed: u64, forging: bool) -> (u64, u64) {
                     forge(lab.server.program.cell(object), &mut random);
                     lab.server.program.ring(object);
                 }
-                let stray = random.below(u64::from(lab.server.program.control.layout().objects));
+                let stray = random.bits() % u64::from(lab.server.program.control.layout().objects);
                 let stray = u32::try_from(stray).unwrap();
                 let wish = &lab.server.program.cell(stray).wish;
                 wish.operation.store(operation::CONNECT, Ordering::SeqCst);
@@ -169,9 +152,8 @@ fn play(seed: u64, forging: bool) -> (u64, u64) {
     )
 }
 
-fn pick(list: &[u32], random: &mut Random) -> Option<u32> {
-    let count = list.len() as u64;
-    (count > 0).then(|| list[random.index(count)])
+fn pick(list: &[u32], random: &mut Seeded) -> Option<u32> {
+    (!list.is_empty()).then(|| list[random.below(list.len())])
 }
 
 /// Plays each seed; the sums of what was counted.

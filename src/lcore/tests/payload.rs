@@ -119,8 +119,7 @@ fn a_forbidden_request_resets_both_ends_and_is_never_read() {
 #[test]
 fn a_forbidden_answer_does_not_leave() {
     let mut lab = staged(forbidding("tx", OnMatch::Reset, Way::Tx, Attach::Stream));
-    let listener = lab.listen(16);
-    let (out, into) = lab.connect(listener);
+    let (out, into) = lab.connection();
     lab.client.program.send(out, b"forbidden is fine this way");
     lab.turns(50);
     assert_eq!(lab.server.program.recv(into, 100).len(), 26);
@@ -144,8 +143,7 @@ fn a_pattern_that_was_cut_lost_and_reordered_is_still_found() {
             Attach::Stream,
         );
         let mut lab = Lab::staged(faults, layout(), server, Pipeline::default());
-        let listener = lab.listen(16);
-        let (out, into) = lab.connect(listener);
+        let (out, into) = lab.connection();
         // The pattern lies across the end of a segment and of the ring (64 KiB).
         let mut data = vec![b'.'; 140_000];
         let at = (128 << 10) - 4;
@@ -185,8 +183,7 @@ fn what_one_end_hides_the_other_end_reads() {
         let mut faults = FaultConfig::none();
         (faults.seed, faults.loss) = (3, 10_000);
         let mut lab = Lab::staged(faults, layout(), cipher(), client);
-        let listener = lab.listen(16);
-        let (out, into) = lab.connect(listener);
+        let (out, into) = lab.connection();
         let (mut sent, mut received) = (0, Vec::new());
         while received.len() < data.len() {
             sent += lab
@@ -205,8 +202,7 @@ fn a_segment_that_is_dropped_comes_again_until_the_flow_is_reset() {
     for way in [Way::Rx, Way::Tx] {
         let name = if way == Way::Rx { "drop-rx" } else { "drop-tx" };
         let mut lab = staged(forbidding(name, OnMatch::Drop, way, Attach::Packet));
-        let listener = lab.listen(16);
-        let (out, into) = lab.connect(listener);
+        let (out, into) = lab.connection();
         lab.client.program.send(out, b"hello");
         lab.turns(50);
         assert_eq!(lab.server.program.recv(into, 100), b"hello");
@@ -235,8 +231,7 @@ fn a_forbidden_segment_resets_both_ends() {
             "reset-tx"
         };
         let mut lab = staged(forbidding(name, OnMatch::Reset, way, Attach::Packet));
-        let listener = lab.listen(16);
-        let (out, into) = lab.connect(listener);
+        let (out, into) = lab.connection();
         if way == Way::Rx {
             lab.client.program.send(out, b"forbidden");
         } else {
@@ -253,14 +248,13 @@ fn a_mark_is_told_with_the_bytes_that_have_it() {
     for way in [Way::Rx, Way::Tx] {
         let name = if way == Way::Rx { "mark-rx" } else { "mark-tx" };
         let mut lab = staged(forbidding(name, OnMatch::Mark(7), way, Attach::Stream));
-        let listener = lab.listen(16);
-        let (out, into) = lab.connect(listener);
+        let (out, into) = lab.connection();
         let mark = |lab: &Lab| {
             let fact = &lab.server.program.cell(into).fact;
             fact.payload_mark.load(Ordering::Relaxed)
         };
         lab.client.program.send(out, b"harmless");
-        lab.until(1, |lab| lab.server.program.bits(into) & event::IN != 0);
+        lab.server_told(into, event::IN);
         assert_eq!(
             (lab.server.program.recv(into, 100).len(), mark(&lab)),
             (8, 0)

@@ -36,9 +36,7 @@ fn ask(lab: &mut Lab, object: u32, generation: u32, pipe: Option<&OwnedFd>) {
 
 #[test]
 fn who_asks_is_signalled_until_he_asks_no_more() {
-    let mut lab = Lab::new();
-    let listener = lab.listen(16);
-    let (out, into) = lab.connect(listener);
+    let (mut lab, out, into) = Lab::connected();
     let pipe = pipe();
     let generation = |lab: &Lab| {
         let host = &lab.server.program.cell(into).host;
@@ -47,7 +45,7 @@ fn who_asks_is_signalled_until_he_asks_no_more() {
     let now = generation(&lab);
     let say = |lab: &mut Lab| {
         lab.client.program.send(out, b"word");
-        lab.until(1, |lab| lab.server.program.bits(into) & event::IN != 0);
+        lab.server_told(into, event::IN);
         lab.turns(2);
         lab.server.program.recv(into, 100);
     };

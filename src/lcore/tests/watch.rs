@@ -50,9 +50,7 @@ fn bytes(sight: &Sight) -> (u64, u64, u64, u64) {
 
 #[test]
 fn each_step_of_a_connection_is_one_sight() {
-    let mut lab = Lab::new();
-    let listener = lab.listen(16);
-    let (out, into) = lab.connect(listener);
+    let (mut lab, out, into) = Lab::connected();
     let watcher = watched(&mut lab);
     let first = taken(&watcher);
     assert_eq!(first.len(), 1, "as it is now");
@@ -90,8 +88,7 @@ fn what_is_sent_again_is_seen_and_whoever_looks_away_loses_only_sights() {
     let mut faults = FaultConfig::none();
     (faults.loss, faults.seed) = (150_000, 3);
     let mut lab = Lab::with(faults, Layout::for_flows(64, 64 << 10, 16 << 10));
-    let listener = lab.listen(16);
-    let (out, into) = lab.connect(listener);
+    let (out, into) = lab.connection();
     let watcher = watched(&mut lab);
     let asleep = {
         let view = taken(&watcher)[0].view.expect("it lives");

@@ -2,10 +2,10 @@ use core::net::Ipv4Addr;
 
 use super::*;
 use crate::device::RxMeta;
+use crate::seeded::Seeded;
 use crate::stack::Interface4;
 use crate::stack::demux::{Class, Rules, TcpFlags, classify};
 use crate::stack::frame::MAC_BROADCAST;
-use crate::stack::seeded::Seeded;
 use crate::stack::segment::ControlSegment;
 
 const US: [u8; 6] = [2, 0, 0, 0, 0, 1];

@@ -10,8 +10,8 @@ use smoltcp::time::Instant as Time;
 use smoltcp::wire::{HardwareAddress, IpCidr, Ipv4Packet, TcpPacket};
 
 use super::*;
+use crate::seeded::Seeded;
 use crate::stack::frame::{Checksums, Ipv4Repr, PROTOCOL_TCP};
-use crate::stack::seeded::Seeded;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);

@@ -1,6 +1,6 @@
 use super::*;
+use crate::seeded::Seeded;
 use crate::stack::frame::{ETHERTYPE_ARP, EthernetHeader, MAC_BROADCAST};
-use crate::stack::seeded::Seeded;
 
 const US: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];

@@ -118,6 +118,23 @@ impl Direction {
     }
 }
 
+/// Moves one direction's bytes from `b` to `a`, who reads at once, until it is over.
+fn carry(
+    pair: &mut Pair,
+    (a, b): (FlowId, FlowId),
+    up: &mut Direction,
+    is_over: impl Fn(&Pair, &Direction) -> bool,
+) {
+    while !is_over(pair, up) {
+        up.write(pair.now, &mut pair.b, b);
+        up.read(pair.now, &mut pair.a, a);
+        pair.turn();
+        let next = pair.next_soon().unwrap_or(pair.now);
+        pair.now = next.max(pair.now + Duration::from_micros(1));
+    }
+    assert_eq!(up.sent.sum, up.got.sum);
+}
+
 /// Moves `bytes` each way and checks what arrives. Returns the pair for more questions.
 fn transfer(bytes: u64, faults: Faults, seed: u64) -> Pair {
     let mut pair = Pair::with(config(1), config(2), seed);
@@ -183,16 +200,7 @@ fn a_clean_wire_carries_everything_and_resends_nothing() {
     pair.a.listen(80, 8);
     let (a, b) = pair.join();
     let mut up = Direction::new(1 << 20, 3);
-    while !up.is_done() {
-        up.write(pair.now, &mut pair.b, b);
-        up.read(pair.now, &mut pair.a, a);
-        pair.turn();
-        pair.now = pair
-            .next_soon()
-            .unwrap_or(pair.now)
-            .max(pair.now + Duration::from_micros(1));
-    }
-    assert_eq!(up.sent.sum, up.got.sum);
+    carry(&mut pair, (a, b), &mut up, |_, up| up.is_done());
     assert_eq!(pair.b.facts(b).retransmits, 0);
     assert!(
         pair.now < Instant::from_millis(1_500),
@@ -215,14 +223,9 @@ fn round_trips(mut pair: Pair, bytes: u64) -> u128 {
     let b = pair.b.stack.flows().next().unwrap().0;
     let begin = pair.now;
     let mut up = Direction::new(bytes, 3);
-    while pair.b.facts(b).tx_acked < bytes {
-        up.write(pair.now, &mut pair.b, b);
-        up.read(pair.now, &mut pair.a, a);
-        pair.turn();
-        let next = pair.next_soon().unwrap_or(pair.now);
-        pair.now = next.max(pair.now + Duration::from_micros(1));
-    }
-    assert_eq!(up.sent.sum, up.got.sum);
+    carry(&mut pair, (a, b), &mut up, |pair, _| {
+        pair.b.facts(b).tx_acked >= bytes
+    });
     pair.now.since(begin).as_millis() / 20
 }
 
@@ -274,16 +277,7 @@ fn a_port_that_cuts_super_frames_carries_everything() {
     pair.a.listen(80, 8);
     let (a, b) = pair.join();
     let mut up = Direction::new(4 << 20, 3);
-    while !up.is_done() {
-        up.write(pair.now, &mut pair.b, b);
-        up.read(pair.now, &mut pair.a, a);
-        pair.turn();
-        pair.now = pair
-            .next_soon()
-            .unwrap_or(pair.now)
-            .max(pair.now + Duration::from_micros(1));
-    }
-    assert_eq!(up.sent.sum, up.got.sum);
+    carry(&mut pair, (a, b), &mut up, |_, up| up.is_done());
     assert!(
         pair.b.port.super_frames > 20,
         "{} super-frames",

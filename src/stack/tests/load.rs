@@ -9,7 +9,7 @@ use super::peer::{ACK, FIN, PEER_ISS, PEER_PORT, PSH, RST, SYN, Script, Segment}
 use super::{address, config};
 use crate::device::TxQueue;
 use crate::id::FlowId;
-use crate::stack::seeded::Seeded;
+use crate::seeded::Seeded;
 use crate::stack::{Change, Close, FlowOptions, FlowState, StackConfig};
 
 const NEXT: u32 = PEER_ISS + 1;

@@ -8,7 +8,7 @@ use std::collections::{BinaryHeap, HashSet};
 use super::{Memory, Port, address, config};
 use crate::device::{BURST_MAX, RxFrame, RxMeta, TxQueue};
 use crate::id::{FlowId, ListenerId};
-use crate::stack::seeded::Seeded;
+use crate::seeded::Seeded;
 use crate::stack::sweep::REST_AFTER;
 use crate::stack::{
     Change, Close, ConnectRequest, Facts, FlowOptions, FlowState, ListenRequest, Owner, Stack,

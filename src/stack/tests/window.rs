@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::peer::{ACK, FIN, PEER_ISS, PEER_PORT, PSH, SYN, Script, Segment};
 use crate::stack::FlowOptions;
-use crate::stack::input::shift_of;
+use crate::stack::handshake::shift_of;
 
 const NEXT: u32 = PEER_ISS + 1;
 

@@ -2,7 +2,7 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::stack::seeded::Seeded;
+use crate::seeded::Seeded;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const WAIT: Duration = Duration::from_secs(60);

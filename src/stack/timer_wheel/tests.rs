@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::stack::seeded::Seeded;
+use crate::seeded::Seeded;
 
 fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)

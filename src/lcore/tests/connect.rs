@@ -1,0 +1,39 @@
+//! Attempts to connect that come to nothing.
+
+use super::*;
+
+#[test]
+fn a_refused_connect_says_so() {
+    let mut lab = Lab::new();
+    let out = lab.client.program.claim();
+    lab.client.program.connect(out, ENDPOINT);
+    lab.until(5, |lab| lab.client.program.kind(out) == kind::FAILED);
+    let host = &lab.client.program.cell(out).host;
+    assert_eq!(
+        host.error.load(Ordering::Relaxed),
+        number(Errno::CONNREFUSED)
+    );
+    assert_ne!(host.flags.load(Ordering::Relaxed) & flag::OVER, 0);
+    lab.client.program.close(out);
+    lab.until(1, |lab| lab.client.program.is_free(out));
+}
+
+#[test]
+fn a_shutdown_gives_up_an_attempt_to_connect() {
+    let mut lab = Lab::new();
+    let out = lab.client.program.claim();
+    lab.client
+        .program
+        .connect(out, core::net::SocketAddrV4::new(lab::NOBODY, 9));
+    lab.until(1, |lab| lab.client.program.answer(out) == Some(0));
+    assert_eq!(lab.client.program.kind(out), kind::CONNECTING);
+    let cell = lab.client.program.cell(out);
+    cell.write
+        .shut
+        .store(shut::READ | shut::WRITE, Ordering::Relaxed);
+    lab.client.program.ring(out);
+    lab.until(1, |lab| lab.client.program.kind(out) == kind::FAILED);
+    lab.client.program.close(out);
+    lab.until(1, |lab| lab.client.program.is_free(out));
+    assert!(!lab.client.program.control.taken().unwrap().has(out));
+}
