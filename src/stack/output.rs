@@ -295,7 +295,7 @@ impl Stack {
         let timed_out = core::mem::take(&mut cold.meter.timer_is_due);
         let is_first = timed_out || !behind;
         if cold.meter.retransmits != retransmits && is_first {
-            let in_flight = ahead(super::input::snd_una(cold), hot.track.snd_nxt);
+            let in_flight = ahead(super::sequence::snd_una(cold), hot.track.snd_nxt);
             cold.meter.note_loss(in_flight, timed_out);
         }
     }

@@ -139,10 +139,7 @@ fn the_time_out_that_is_told_is_the_one_after_which_a_segment_leaves_again() {
         }
     }
     for (took, told) in &seen {
-        assert!(
-            took.abs_diff(*told) <= Duration::from_millis(20),
-            "{seen:?}"
-        );
+        assert!(took.abs_diff(*told) <= *took / 100, "{seen:?}");
     }
     assert!(
         seen.last().unwrap().1 > 10 * seen.first().unwrap().1,

@@ -7,7 +7,7 @@ use super::address;
 use super::pair::Pair;
 use crate::errno::Errno;
 use crate::id::FlowId;
-use crate::stack::seeded::Seeded;
+use crate::seeded::Seeded;
 use crate::stack::{Close, FlowOptions, FlowState};
 use crate::time::Instant;
 
