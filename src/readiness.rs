@@ -338,6 +338,26 @@ pub fn remind(control: &Control, index: u32, mut wake: impl FnMut(u32)) {
     });
 }
 
+/// Host side: whether somebody who slept on an epoll with object `index` was woken and has not run since.
+#[must_use]
+pub fn has_unheard(control: &Control, index: u32) -> bool {
+    let Some(cell) = control.object(index) else {
+        return false;
+    };
+    let mut found = false;
+    cell.watch.epolls.for_each(|epoll| {
+        let Some(cell) = control.epoll(epoll) else {
+            return;
+        };
+        // Who sleeps sets his flag before his bit, and takes the bit away when he is awake.
+        cell.slots.for_each(|slot| {
+            let slot = control.slot(slot);
+            found |= slot.is_some_and(|cell| cell.sleeping.load(Ordering::SeqCst) == 0);
+        });
+    });
+    found
+}
+
 /// Wakes one of those who sleep on epoll `epoll`, and rings its herald. Says whether one slept. The others sleep on: who is
 /// woken collects, and wakes the next one when it leaves something behind. In each process one is woken: a process that was
 /// stopped may hold up its own threads, and nobody else.

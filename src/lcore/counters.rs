@@ -23,6 +23,8 @@ counters! {
         families_muted,
         /// Times that bytes behind a cork, or sent with MSG_MORE, had waited for as long as they may.
         holds_timed_out,
+        /// Times that all who watch a listener with EPOLLEXCLUSIVE were told, because the one who was told first took nothing.
+        offers_repeated,
         /// Signals sent to programs that asked for them (O_ASYNC, F_SETOWN).
         signals_sent,
         /// Listeners made.

@@ -8,6 +8,7 @@ use super::held::Held;
 use super::latency::Latency;
 use super::memory::Memory;
 use super::object::{Record, Role};
+use super::offers::Offers;
 use super::peers::Peers;
 use super::segments::Segments;
 use super::status::LcoreStatus;
@@ -79,6 +80,7 @@ pub(super) struct Shared<'a> {
     pub(super) counters: &'a LcoreCounters,
     pub(super) latency: &'a mut Latency,
     pub(super) held: &'a mut Held,
+    pub(super) offers: &'a mut Offers,
     /// What looks at payload, if anything does.
     pub(super) stage: Option<&'a mut StreamStage>,
     /// `net.core.somaxconn`.

@@ -1,5 +1,7 @@
 //! What TCP_INFO tells: written when a program asks, so that nobody else pays for it.
 
+use core::time::Duration;
+
 use super::family::Work;
 use super::object::Role;
 use crate::channel::cell::ObjectCell;
@@ -33,6 +35,7 @@ impl Work<'_> {
         let size = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
         let (window, shift) = view.window;
         let silent = u32::try_from(view.silent.as_millis()).unwrap_or(u32::MAX);
+        let micros = |span: Duration| u32::try_from(span.as_micros()).unwrap_or(u32::MAX);
         let (facts, info) = (&view.facts, &cell.info);
         for (word, value) in [
             (&info.in_flight, view.in_flight),
@@ -45,6 +48,12 @@ impl Work<'_> {
             (&info.ring, size(view.ring.0)),
             (&info.backed, size(view.ring.1)),
             (&info.congestion_window, view.congestion_window.unwrap_or(0)),
+            (&info.rttvar_us, view.rttvar_us),
+            (&info.rto_us, micros(view.rto)),
+            (
+                &info.slow_start_threshold,
+                view.slow_start_threshold.unwrap_or(0),
+            ),
         ] {
             word.store(value, Ordering::Relaxed);
         }

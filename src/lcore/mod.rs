@@ -39,6 +39,7 @@ mod look;
 mod mailbox;
 mod memory;
 mod object;
+mod offers;
 mod payload;
 mod peers;
 mod post;

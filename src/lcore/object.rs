@@ -68,6 +68,8 @@ pub(super) struct Record {
     pub(super) released: u64,
     /// Waits in an accept queue.
     pub(super) queued: Option<Queued>,
+    /// Of its connections one sleeper was told, a moment ago; see `offers.rs`.
+    pub(super) offered: bool,
     /// Its handshake has not ended; for a flow that the program asked for.
     pub(super) connecting: bool,
     /// FIN was asked of the stack.

@@ -81,6 +81,7 @@ impl Work<'_> {
         }
         self.shared.counters.flows_handed_over.raise();
         self.alert_of(listener_object, News::Arrived);
+        self.note_offer(listener_object);
     }
 
     /// Puts `object` into our queue of a listener; false when there is no room. As [`Queue::push`], with our own idea of both

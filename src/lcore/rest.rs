@@ -49,6 +49,7 @@ impl Lcore {
             self.stack.next_timer(),
             self.rx.next_due(),
             self.held.next_due(),
+            self.offers.next_due(),
             stage,
         ];
         due.into_iter().flatten().min().map(|due| due.since(now))

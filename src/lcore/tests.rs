@@ -10,6 +10,7 @@ mod lab;
 mod listener;
 mod memory;
 mod monkey;
+mod offers;
 mod payload;
 mod process;
 #[path = "../../tests/support/program.rs"]

@@ -12,6 +12,7 @@ use super::latency::Latency;
 use super::mailbox::{Mail, Mailbox};
 use super::memory::Memory;
 use super::object::Token;
+use super::offers::Offers;
 use super::payload::packet::{JudgedTx, SharedSent, lock, passes};
 use super::peers::{Peers, Taker};
 use super::status::LcoreStatus;
@@ -86,6 +87,7 @@ pub struct Lcore {
     /// Connections that somebody watches; empty nearly always.
     pub(super) watches: Vec<Watch>,
     pub(super) held: Held,
+    pub(super) offers: Offers,
     pub(super) idle: Idle,
     pub(super) somaxconn: u32,
     pub(super) stopped: bool,
@@ -139,6 +141,7 @@ impl Lcore {
             latency: Latency::default(),
             watches: Vec::new(),
             held: Held::default(),
+            offers: Offers::default(),
             idle: Idle::new(config.idle, config.shares_cpu, config.now),
             somaxconn: config.somaxconn,
             stopped: false,
@@ -300,12 +303,18 @@ impl Lcore {
         work
     }
 
-    /// Lets go of bytes that were held back for long enough.
+    /// Lets go of bytes that were held back for long enough, and tells everybody of connections that one has not taken.
     fn release(&mut self, now: Instant) -> usize {
         let mut work = 0;
         while let Some(Token { owner, object }) = self.held.pop(now) {
             self.with(owner.0 as usize, |family, shared| {
                 family.work(now, shared).release_held(object);
+            });
+            work += 1;
+        }
+        while let Some(Token { owner, object }) = self.offers.pop(now) {
+            self.with(owner.0 as usize, |family, shared| {
+                family.work(now, shared).insist(object);
             });
             work += 1;
         }
@@ -326,6 +335,7 @@ impl Lcore {
             counters: &self.status.counters,
             latency: &mut self.latency,
             held: &mut self.held,
+            offers: &mut self.offers,
             stage: self.stage.as_mut(),
             somaxconn: self.somaxconn,
             me: self.me,

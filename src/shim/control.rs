@@ -9,6 +9,7 @@ use core::ffi::c_int;
 
 use libc::{msghdr, sock_extended_err};
 
+use super::cvt;
 use crate::channel::cell::{ObjectCell, flag, option};
 use crate::channel::sync::Ordering;
 use crate::errno::Result;
@@ -131,7 +132,7 @@ struct Items<'a> {
 
 impl<'a> Items<'a> {
     fn new(head: &'a mut msghdr) -> Self {
-        let room = if head.msg_control.is_null() {
+        let room = if cvt::is_nowhere(head.msg_control) {
             0
         } else {
             head.msg_controllen

@@ -1,8 +1,9 @@
 //! C arguments to Rust and back: the only place where pointers of the program are looked through.
 //!
 //! # Safety
-//! A pointer of the program is checked for null and used for the length that came with it, during the call only; as with
-//! any libc function, what else it points to is the caller's promise. Structures are read unaligned.
+//! A pointer of the program is checked for null and other places where nothing can lie ([`is_nowhere`]), and used for the length
+//! that came with it, during the call only; as with any libc function, what else it points to is the caller's promise.
+//! Structures are read unaligned.
 
 #![allow(unsafe_code)]
 
@@ -24,6 +25,26 @@ const INET: libc::sa_family_t = libc::AF_INET as libc::sa_family_t;
 pub(super) const PARTS_MAX: usize = 1_024;
 /// Most bytes of one call (MAX_RW_COUNT).
 pub(super) const BYTES_MAX: usize = 0x7fff_f000;
+
+/// Whether nothing of the program can lie at `place`: the first page (null, and a member of a structure that is null), and what
+/// is the kernel's or no address. Anything else only the kernel knows, for a system call each time (docs/compatibility.md).
+pub(super) fn is_nowhere<T>(place: *const T) -> bool {
+    place.addr().wrapping_sub(FIRST_PAGE) >= PROGRAM_END - FIRST_PAGE
+}
+
+/// Whether `place` is the kernel's or no address, which the kernel sees before it waits for anything (access_ok).
+pub(super) fn is_beyond<T>(place: *const T) -> bool {
+    place.addr() >= PROGRAM_END
+}
+
+/// Never mapped, because vm.mmap_min_addr is at least as much.
+const FIRST_PAGE: usize = 4_096;
+/// The largest address space of a program (five levels of tables); where the top byte is free for tags, the kernel's half.
+const PROGRAM_END: usize = if cfg!(target_arch = "x86_64") {
+    1 << 56
+} else {
+    1 << 63
+};
 
 /// A result as a C function returns it: -1 and errno.
 pub(super) fn answer(result: Result<c_int>) -> c_int {
@@ -60,10 +81,10 @@ pub(super) fn number(result: Result<usize>) -> c_int {
 /// As bind(2): `len` readable bytes.
 pub(super) unsafe fn ipv4(place: *const sockaddr, len: socklen_t) -> Option<SocketAddrV4> {
     let lengths = size_of::<sockaddr_in>()..=size_of::<libc::sockaddr_storage>();
-    if place.is_null() || !lengths.contains(&(len as usize)) {
+    if is_nowhere(place) || !lengths.contains(&(len as usize)) {
         return None;
     }
-    // SAFETY: not null, and at least a sockaddr_in long as the caller says.
+    // SAFETY: somewhere, and at least a sockaddr_in long as the caller says.
     let address = unsafe { place.cast::<sockaddr_in>().read_unaligned() };
     if c_int::from(address.sin_family) != libc::AF_INET {
         return None;
@@ -74,12 +95,29 @@ pub(super) unsafe fn ipv4(place: *const sockaddr, len: socklen_t) -> Option<Sock
     ))
 }
 
+/// Checks an address that is copied and then ignored (move_addr_to_kernel).
+///
+/// # Errors
+/// EINVAL for a bad length, EFAULT.
+pub(super) fn check_ignored(place: *const sockaddr, len: socklen_t) -> Result<()> {
+    if place.is_null() {
+        return Ok(());
+    }
+    if len as usize > size_of::<libc::sockaddr_storage>() {
+        return Err(Errno::INVAL);
+    }
+    if len > 0 && is_nowhere(place) {
+        return Err(Errno::FAULT);
+    }
+    Ok(())
+}
+
 /// Whether the family at `place` is AF_UNSPEC (connect(2): dissolve).
 ///
 /// # Safety
 /// As connect(2): `len` readable bytes.
 pub(super) unsafe fn is_unspec(place: *const sockaddr, len: socklen_t) -> bool {
-    if place.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
+    if is_nowhere(place) || (len as usize) < size_of::<libc::sa_family_t>() {
         return false;
     }
     // SAFETY: not null and long enough for the family, which is the first member.
@@ -122,6 +160,26 @@ pub(super) unsafe fn put_address(
     }
 }
 
+/// Says that there is no address, as a stream does to recvfrom(2).
+///
+/// # Errors
+/// EFAULT, EINVAL for a negative `*len`.
+///
+/// # Safety
+/// `len` null or writable.
+pub(super) unsafe fn put_no_address(len: *mut socklen_t) -> Result<()> {
+    if is_nowhere(len) {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: somewhere.
+    if c_int::try_from(unsafe { len.read_unaligned() }).is_err() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: as above.
+    unsafe { len.write_unaligned(0) };
+    Ok(())
+}
+
 /// Copies `have` bytes to `place`, cut to `*len`; `*len` becomes `have` (addresses).
 ///
 /// # Safety
@@ -132,10 +190,10 @@ unsafe fn put(
     place: *mut c_void,
     len: *mut socklen_t,
 ) -> Result<()> {
-    if len.is_null() || place.is_null() {
+    if is_nowhere(len) || is_nowhere(place) {
         return Err(Errno::FAULT);
     }
-    // SAFETY: not null.
+    // SAFETY: somewhere.
     let room = unsafe { len.read_unaligned() };
     if c_int::try_from(room).is_err() {
         return Err(Errno::INVAL);
@@ -149,7 +207,7 @@ unsafe fn put(
     Ok(())
 }
 
-/// Checks the pair (place, len) of accept(2) before anything is done: a later failure would lose a connection.
+/// Checks the pair (place, len) of accept(2).
 ///
 /// # Errors
 /// EFAULT, EINVAL as the kernel.
@@ -160,13 +218,16 @@ pub(super) unsafe fn check_address_room(place: *mut sockaddr, len: *mut socklen_
     if place.is_null() {
         return Ok(());
     }
-    if len.is_null() {
+    if is_nowhere(len) {
         return Err(Errno::FAULT);
     }
-    // SAFETY: not null.
+    // SAFETY: somewhere.
     let room = unsafe { len.read_unaligned() };
     if c_int::try_from(room).is_err() {
         return Err(Errno::INVAL);
+    }
+    if room > 0 && is_nowhere(place) {
+        return Err(Errno::FAULT);
     }
     Ok(())
 }
@@ -174,7 +235,7 @@ pub(super) unsafe fn check_address_room(place: *mut sockaddr, len: *mut socklen_
 /// Writes an option's value as getsockopt(2) does: cut to `*len`, which becomes what was written.
 ///
 /// # Errors
-/// EFAULT for null pointers, EINVAL for a negative length.
+/// EFAULT for pointers to nowhere, EINVAL for a negative length.
 ///
 /// # Safety
 /// As getsockopt(2).
@@ -183,10 +244,10 @@ pub(super) unsafe fn put_option(
     place: *mut c_void,
     len: *mut socklen_t,
 ) -> Result<()> {
-    if len.is_null() {
+    if is_nowhere(len) {
         return Err(Errno::FAULT);
     }
-    // SAFETY: not null.
+    // SAFETY: somewhere.
     let room = unsafe { len.read_unaligned() } as usize;
     let cut = value.get(..value.len().min(room)).unwrap_or(value);
     // SAFETY: as the caller promises; `cut` is a slice.
@@ -196,7 +257,7 @@ pub(super) unsafe fn put_option(
 /// Bytes to send.
 ///
 /// # Errors
-/// EFAULT for a null pointer with a length.
+/// EFAULT for a pointer to nowhere with a length.
 ///
 /// # Safety
 /// `len` readable bytes for the call.
@@ -204,17 +265,17 @@ pub(super) unsafe fn bytes<'a>(place: *const c_void, len: usize) -> Result<&'a [
     if len == 0 {
         return Ok(&[]);
     }
-    if place.is_null() {
+    if is_nowhere(place) {
         return Err(Errno::FAULT);
     }
-    // SAFETY: not null; as the caller promises; never more than isize::MAX.
+    // SAFETY: somewhere; as the caller promises; never more than isize::MAX.
     Ok(unsafe { core::slice::from_raw_parts(place.cast(), len.min(BYTES_MAX)) })
 }
 
 /// Room to receive into.
 ///
 /// # Errors
-/// EFAULT for a null pointer with a length.
+/// EFAULT for a pointer to nowhere with a length.
 ///
 /// # Safety
 /// `len` writable bytes for the call.
@@ -222,28 +283,28 @@ pub(super) unsafe fn room<'a>(place: *mut c_void, len: usize) -> Result<&'a mut 
     if len == 0 {
         return Ok(&mut []);
     }
-    if place.is_null() {
+    if is_nowhere(place) {
         return Err(Errno::FAULT);
     }
-    // SAFETY: not null; as the caller promises; never more than isize::MAX.
+    // SAFETY: somewhere; as the caller promises; never more than isize::MAX.
     Ok(unsafe { core::slice::from_raw_parts_mut(place.cast(), len.min(BYTES_MAX)) })
 }
 
 /// The parts of a scatter or gather call, checked as the kernel does (import_iovec).
 ///
 /// # Errors
-/// EINVAL for a bad count or total, EFAULT for null pointers.
+/// EINVAL for a bad count or length, EFAULT for what the kernel sees at once. Says whether all parts lie somewhere.
 ///
 /// # Safety
 /// As readv(2).
-unsafe fn parts(place: *const iovec, count: usize) -> Result<usize> {
+unsafe fn parts(place: *const iovec, count: usize) -> Result<bool> {
     if count > PARTS_MAX {
         return Err(Errno::INVAL);
     }
-    if place.is_null() && count > 0 {
+    if is_nowhere(place) && count > 0 {
         return Err(Errno::FAULT);
     }
-    let mut total = 0_usize;
+    let mut there = true;
     for index in 0..count {
         // SAFETY: index < count.
         let at = unsafe { place.add(index) };
@@ -252,12 +313,12 @@ unsafe fn parts(place: *const iovec, count: usize) -> Result<usize> {
         if isize::try_from(part.iov_len).is_err() {
             return Err(Errno::INVAL);
         }
-        if part.iov_base.is_null() && part.iov_len > 0 {
+        if is_beyond(part.iov_base) {
             return Err(Errno::FAULT);
         }
-        total = total.saturating_add(part.iov_len);
+        there &= part.iov_len == 0 || !is_nowhere(part.iov_base);
     }
-    Ok(total)
+    Ok(there)
 }
 
 /// Parts collected on the stack, for lists that cannot be seen as slices directly.
@@ -276,7 +337,9 @@ pub(super) unsafe fn with_slices<T>(
     send: impl FnOnce(&[IoSlice<'_>]) -> Result<T>,
 ) -> Result<T> {
     // SAFETY: as the caller promises.
-    unsafe { parts(place, count) }?;
+    if !unsafe { parts(place, count) }? {
+        return Err(Errno::FAULT);
+    }
     let mut slices = [IoSlice::new(&[]); GATHERED];
     if count <= GATHERED {
         for (index, slot) in slices.iter_mut().enumerate().take(count) {
@@ -294,7 +357,7 @@ pub(super) unsafe fn with_slices<T>(
     send(unsafe { core::slice::from_raw_parts(place.cast::<IoSlice<'_>>(), count) })
 }
 
-/// Calls `receive` with the parts of a scatter call.
+/// Calls `receive` with the parts of a scatter call; None when one lies nowhere, which is found once there are bytes for it.
 ///
 /// # Errors
 /// As [`parts`], and what `receive` says.
@@ -304,10 +367,12 @@ pub(super) unsafe fn with_slices<T>(
 pub(super) unsafe fn with_rooms<T>(
     place: *const iovec,
     count: usize,
-    receive: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<T>,
+    receive: impl FnOnce(Option<&mut [IoSliceMut<'_>]>) -> Result<T>,
 ) -> Result<T> {
     // SAFETY: as the caller promises.
-    unsafe { parts(place, count) }?;
+    if !unsafe { parts(place, count) }? {
+        return receive(None);
+    }
     if count <= GATHERED {
         let mut list: [IoSliceMut<'_>; GATHERED] =
             core::array::from_fn(|_| IoSliceMut::new(&mut []));
@@ -319,22 +384,24 @@ pub(super) unsafe fn with_rooms<T>(
             // SAFETY: checked above; as the caller promises.
             *slot = IoSliceMut::new(unsafe { room(part.iov_base, part.iov_len) }?);
         }
-        return receive(list.get_mut(..count).unwrap_or(&mut []));
+        return receive(list.get_mut(..count));
     }
     let list = place.cast_mut().cast::<IoSliceMut<'_>>();
     // SAFETY: IoSliceMut has the layout of iovec (its documentation); checked as above. The list itself is not written.
-    receive(unsafe { core::slice::from_raw_parts_mut(list, count) })
+    receive(Some(unsafe {
+        core::slice::from_raw_parts_mut(list, count)
+    }))
 }
 
 /// A span of time, or None for null (for ever).
 ///
 /// # Errors
-/// EINVAL for a value out of range.
+/// EINVAL for a value out of range, EFAULT.
 ///
 /// # Safety
 /// Null or readable.
 pub(super) unsafe fn span(place: *const timespec) -> Result<Option<Duration>> {
-    if place.is_null() {
+    if !is_given(place)? {
         return Ok(None);
     }
     // SAFETY: not null.
@@ -350,12 +417,12 @@ pub(super) unsafe fn span(place: *const timespec) -> Result<Option<Duration>> {
 /// As [`span`] for select(2), whose microseconds may exceed a second.
 ///
 /// # Errors
-/// EINVAL for a negative value.
+/// EINVAL for a negative value, EFAULT.
 ///
 /// # Safety
 /// Null or readable.
 pub(super) unsafe fn span_micros(place: *const timeval) -> Result<Option<Duration>> {
-    if place.is_null() {
+    if !is_given(place)? {
         return Ok(None);
     }
     // SAFETY: not null.
@@ -374,14 +441,26 @@ pub(super) fn millis(timeout: c_int) -> Option<Duration> {
 
 /// A signal mask, or None for null.
 ///
+/// # Errors
+/// EFAULT.
+///
 /// # Safety
 /// Null or readable.
-pub(super) unsafe fn mask(place: *const sigset_t) -> Option<SignalMask> {
-    if place.is_null() {
-        return None;
+pub(super) unsafe fn mask(place: *const sigset_t) -> Result<Option<SignalMask>> {
+    if !is_given(place)? {
+        return Ok(None);
     }
     // SAFETY: not null; the kernel's mask is the first eight bytes.
-    Some(SignalMask(unsafe { place.cast::<u64>().read_unaligned() }))
+    let bits = unsafe { place.cast::<u64>().read_unaligned() };
+    Ok(Some(SignalMask(bits)))
+}
+
+/// Whether something that may be left out is there.
+fn is_given<T>(place: *const T) -> Result<bool> {
+    if !place.is_null() && is_nowhere(place) {
+        return Err(Errno::FAULT);
+    }
+    Ok(!place.is_null())
 }
 
 #[cfg(test)]
@@ -449,6 +528,29 @@ mod tests {
         assert_eq!(none, Err(Errno::FAULT));
         // SAFETY: no parts.
         assert_eq!(unsafe { with_slices(ptr::null(), 0, total) }, Ok(0));
+    }
+
+    #[test]
+    fn nothing_lies_in_the_first_page_or_in_the_kernels_half() {
+        let local = 0_u32;
+        for (place, nowhere) in [
+            (0, true),
+            (16, true),
+            (4_095, true),
+            (4_096, false),
+            ((&raw const local).addr(), false),
+            (0x7fff_ffff_f000, false),
+            (0xffff_8000_0000_0000, true),
+            (usize::MAX, true),
+        ] {
+            let place = ptr::without_provenance::<u32>(place);
+            assert_eq!(is_nowhere(place), nowhere, "{place:?}");
+        }
+        let garbage = ptr::without_provenance::<u32>(0x4141_4141_4141_4141);
+        assert_eq!(is_nowhere(garbage), cfg!(target_arch = "x86_64"));
+        // SAFETY: refused unseen.
+        let refused = unsafe { span(ptr::without_provenance(8)) };
+        assert_eq!(refused, Err(Errno::FAULT));
     }
 
     #[test]

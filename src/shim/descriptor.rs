@@ -323,10 +323,10 @@ unsafe fn ioctl_on(
     let place = argument as *mut c_int;
     let answer: Result<c_int> = match request {
         libc::FIONBIO | libc::FIOASYNC => {
-            if place.is_null() {
+            if cvt::is_nowhere(place) {
                 return Some(Err(Errno::FAULT));
             }
-            // SAFETY: not null, readable as the caller promises.
+            // SAFETY: somewhere, readable as the caller promises.
             let on = unsafe { place.read_unaligned() } != 0;
             let bit = if request == libc::FIONBIO {
                 u32::try_from(libc::O_NONBLOCK).unwrap_or(0)
@@ -349,10 +349,10 @@ unsafe fn ioctl_on(
         _ => return None,
     };
     Some(answer.and_then(|value| {
-        if place.is_null() {
+        if cvt::is_nowhere(place) {
             return Err(Errno::FAULT);
         }
-        // SAFETY: not null, writable as the caller promises.
+        // SAFETY: somewhere, writable as the caller promises.
         unsafe { place.write_unaligned(value) };
         Ok(())
     }))

@@ -57,7 +57,7 @@ pub unsafe fn epoll_ctl(
 ) -> c_int {
     // SAFETY: the caller's arguments, unchanged.
     let kernel = || unsafe { real::epoll_ctl(epfd, operation, fd, event) };
-    if event.is_null() && operation != libc::EPOLL_CTL_DEL {
+    if cvt::is_nowhere(event) && operation != libc::EPOLL_CTL_DEL {
         // Read before anything else is looked at; the kernel says so too.
         return cvt::done(Err(Errno::FAULT));
     }
@@ -126,15 +126,15 @@ pub unsafe fn epoll_ctl(
     }
 }
 
-/// The program's event, or None for null.
+/// The program's event, or None for one that is nowhere.
 ///
 /// # Safety
-/// Null or readable.
+/// Nowhere or readable.
 unsafe fn read_event(event: *const epoll_event) -> Option<EpollEvent> {
-    if event.is_null() {
+    if cvt::is_nowhere(event) {
         return None;
     }
-    // SAFETY: not null; the layouts are the same (asserted beside the type).
+    // SAFETY: somewhere; the layouts are the same (asserted beside the type).
     Some(unsafe { event.cast::<EpollEvent>().read_unaligned() })
 }
 

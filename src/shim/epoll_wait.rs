@@ -81,10 +81,13 @@ unsafe fn wait_on(
         Ok(room) if room > 0 && room <= EVENTS_MAX => room,
         _ => return cvt::done(Err(Errno::INVAL)),
     };
-    if events.is_null() {
+    if cvt::is_beyond(events) {
+        return cvt::done(Err(Errno::FAULT));
+    }
+    if cvt::is_nowhere(events) {
         return cvt::number(wait_for_nothing(epfd, record, timeout, mask));
     }
-    // SAFETY: not null, as many as the caller promises; only written to. The layouts are the same.
+    // SAFETY: somewhere, as many as the caller promises; only written to. The layouts are the same.
     let events = unsafe { core::slice::from_raw_parts_mut(events.cast::<EpollEvent>(), room) };
     cvt::number(epoll::wait(epfd, record, events, timeout, mask))
 }
@@ -121,7 +124,10 @@ pub unsafe fn epoll_pwait(
     match waited(epfd) {
         Some(record) => {
             // SAFETY: as the caller promises.
-            let mask = unsafe { cvt::mask(mask) };
+            let mask = match unsafe { cvt::mask(mask) } {
+                Ok(mask) => mask,
+                Err(error) => return cvt::done(Err(error)),
+            };
             // SAFETY: as the caller promises.
             unsafe { wait_on(epfd, record, events, room, cvt::millis(timeout), mask) }
         }
@@ -144,14 +150,16 @@ pub unsafe fn epoll_pwait2(
     match waited(epfd) {
         Some(record) => {
             // SAFETY: as the caller promises.
-            let timeout = match unsafe { cvt::span(timeout) } {
-                Ok(timeout) => timeout,
-                Err(error) => return cvt::done(Err(error)),
-            };
+            let timeout = unsafe { cvt::span(timeout) };
             // SAFETY: as the caller promises.
             let mask = unsafe { cvt::mask(mask) };
-            // SAFETY: as the caller promises.
-            unsafe { wait_on(epfd, record, events, room, timeout, mask) }
+            match timeout.and_then(|timeout| Ok((timeout, mask?))) {
+                // SAFETY: as the caller promises.
+                Ok((timeout, mask)) => unsafe {
+                    wait_on(epfd, record, events, room, timeout, mask)
+                },
+                Err(error) => cvt::done(Err(error)),
+            }
         }
         // SAFETY: the caller's arguments, unchanged.
         None => unsafe { real::epoll_pwait2(epfd, events, room, timeout, mask) },

@@ -19,10 +19,10 @@ use crate::ffi::{descriptor, errno};
 /// # Safety
 /// Null or readable.
 pub(super) unsafe fn header(message: *const msghdr) -> Result<msghdr> {
-    if message.is_null() {
+    if cvt::is_nowhere(message) {
         return Err(Errno::FAULT);
     }
-    // SAFETY: not null; as the caller promises.
+    // SAFETY: somewhere; as the caller promises.
     Ok(unsafe { message.read_unaligned() })
 }
 
@@ -36,7 +36,7 @@ pub(super) unsafe fn each_message(
     mut one: impl FnMut(*mut msghdr) -> Result<usize>,
 ) -> Result<usize> {
     let count = (count as usize).min(cvt::PARTS_MAX);
-    if messages.is_null() && count > 0 {
+    if cvt::is_nowhere(messages) && count > 0 {
         return Err(Errno::FAULT);
     }
     for index in 0..count {
@@ -92,7 +92,7 @@ pub(super) unsafe fn carries_accelerated(message: *const msghdr) -> bool {
 /// Null, or `count` messages as sendmmsg(2).
 pub(super) unsafe fn any_carries_accelerated(messages: *const mmsghdr, count: c_uint) -> bool {
     let count = (count as usize).min(cvt::PARTS_MAX);
-    !messages.is_null()
+    !cvt::is_nowhere(messages)
         && (0..count).any(|index| {
             // SAFETY: index < count.
             let message = unsafe { messages.add(index) };
@@ -179,7 +179,7 @@ unsafe fn for_each_descriptor(message: *const msghdr, mut visit: impl FnMut(*mut
     let Ok(head) = (unsafe { header(message) }) else {
         return;
     };
-    if head.msg_control.is_null() || head.msg_controllen == 0 {
+    if cvt::is_nowhere(head.msg_control) || head.msg_controllen == 0 {
         return;
     }
     // SAFETY: a local copy of a message with control data.

@@ -309,8 +309,8 @@ pub unsafe fn getsockopt(
         // SAFETY: as the caller promises.
         return cvt::done(unsafe { peer_name(socket, value, len) });
     }
-    if level == sockopt::SOCKET && name == libc::SO_COOKIE && !len.is_null() {
-        // SAFETY: not null; as the caller promises.
+    if level == sockopt::SOCKET && name == libc::SO_COOKIE && !cvt::is_nowhere(len) {
+        // SAFETY: somewhere; as the caller promises.
         if (unsafe { len.read_unaligned() } as usize) < size_of::<u64>() {
             return cvt::done(Err(Errno::INVAL));
         }
@@ -337,8 +337,8 @@ pub unsafe fn getsockopt(
 /// # Safety
 /// As getsockopt(2).
 unsafe fn is_short(len: *const socklen_t) -> bool {
-    // SAFETY: not null; as the caller promises.
-    !len.is_null() && matches!(unsafe { len.read_unaligned() }, 1..=3)
+    // SAFETY: somewhere; as the caller promises.
+    !cvt::is_nowhere(len) && matches!(unsafe { len.read_unaligned() }, 1..=3)
 }
 
 /// A small number at the IP level goes into one byte then (do_ip_getsockopt).
@@ -359,10 +359,10 @@ fn as_byte(number: &[u8]) -> &[u8] {
 /// As getsockopt(2).
 unsafe fn peer_name(socket: Socket, value: *mut c_void, len: *mut socklen_t) -> Result<()> {
     let peer = listener::peer_address(socket.link, socket.object)?;
-    if len.is_null() {
+    if cvt::is_nowhere(len) {
         return Err(Errno::FAULT);
     }
-    // SAFETY: not null.
+    // SAFETY: somewhere.
     let room = unsafe { len.read_unaligned() };
     if room as usize > size_of::<libc::sockaddr_in>() {
         return Err(Errno::INVAL);
@@ -531,6 +531,7 @@ fn info(socket: Socket, buffer: &mut [u8; INFO_BYTES]) -> Result<&[u8]> {
     let scale = facts.window_shift << 4;
     let offsets = [
         (0, linux_state(facts.state, listens)),
+        (8, facts.rto_us),
         (16, facts.mss),
         // What the peer sends at most, which is what we have announced.
         (20, facts.mss),
@@ -540,6 +541,13 @@ fn info(socket: Socket, buffer: &mut [u8; INFO_BYTES]) -> Result<&[u8]> {
         (60, facts.mtu),
         (64, facts.window),
         (68, facts.srtt_us),
+        (72, facts.rttvar_us),
+        (
+            76,
+            facts
+                .slow_start_threshold
+                .map_or(NO_THRESHOLD, |bytes| segments(bytes.into())),
+        ),
         (80, segments(u64::from(facts.congestion_window))),
         (84, facts.mss),
         // TCP_FASTRETRANS_THRESH: three acknowledgements again.
@@ -566,6 +574,9 @@ fn info(socket: Socket, buffer: &mut [u8; INFO_BYTES]) -> Result<&[u8]> {
     }
     buffer.get(..size).ok_or(Errno::INVAL)
 }
+
+/// TCP_INFINITE_SSTHRESH of Linux.
+const NO_THRESHOLD: u32 = 0x7fff_ffff;
 
 /// The numbers of Linux' tcp_states.h for [`crate::stack::FlowState`].
 fn linux_state(flow: u32, listens: bool) -> u32 {

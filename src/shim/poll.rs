@@ -61,10 +61,10 @@ pub(super) fn any_is_ours(fds: impl Iterator<Item = c_int>) -> bool {
 unsafe fn polled<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
     attach::link()?;
     let count = usize::try_from(count).ok()?;
-    if fds.is_null() || !fds.is_aligned() || count > table::NUMBERS {
+    if cvt::is_nowhere(fds) || !fds.is_aligned() || count > table::NUMBERS {
         return None;
     }
-    // SAFETY: not null, aligned, as many as the caller promises.
+    // SAFETY: somewhere, aligned, as many as the caller promises.
     let list = unsafe { core::slice::from_raw_parts_mut(fds, count) };
     any_is_ours(list.iter().map(|entry| entry.fd)).then_some(list)
 }
@@ -147,10 +147,13 @@ pub unsafe fn ppoll(
         return unsafe { real::ppoll(fds, count, timeout, mask) };
     };
     // SAFETY: as the caller promises.
-    let mask = unsafe { cvt::mask(mask) };
-    // SAFETY: as the caller promises.
     let timeout = unsafe { cvt::span(timeout) };
-    cvt::number(timeout.and_then(|timeout| poll_list(list, timeout, mask)))
+    let result = timeout.and_then(|timeout| {
+        // SAFETY: as the caller promises.
+        let mask = unsafe { cvt::mask(mask) }?;
+        poll_list(list, timeout, mask)
+    });
+    cvt::number(result)
 }
 
 /// The checked ppoll of _FORTIFY_SOURCE.

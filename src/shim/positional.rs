@@ -10,7 +10,7 @@ use core::ffi::c_int;
 use libc::{iovec, off_t, ssize_t};
 
 use super::cvt;
-use super::receive::receive;
+use super::receive::receive_parts;
 use super::send::transmit;
 use crate::errno::{Errno, Result};
 use crate::fd::{Socket, accelerated};
@@ -124,7 +124,7 @@ unsafe fn scatter(
     let flags = flags_without_place(offset, flags)?;
     let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
     // SAFETY: as the caller promises.
-    unsafe { cvt::with_rooms(parts, count, |rooms| receive(socket, rooms, flags)) }
+    unsafe { cvt::with_rooms(parts, count, |rooms| receive_parts(socket, rooms, flags)) }
 }
 
 /// # Safety

@@ -49,12 +49,27 @@ pub(super) fn receive(socket: Socket, parts: &mut [IoSliceMut<'_>], flags: c_int
 /// # Safety
 /// As recv(2).
 unsafe fn receive_bytes(socket: Socket, place: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
-    if len == 0 || place.is_null() {
+    if cvt::is_beyond(place) {
+        return cvt::count(Err(Errno::FAULT));
+    }
+    if len == 0 || cvt::is_nowhere(place) {
         return cvt::count(receive_nowhere(socket, len, flags));
     }
     // SAFETY: as the caller promises.
     let room = unsafe { cvt::room(place, len) };
     cvt::count(room.and_then(|room| receive(socket, &mut [IoSliceMut::new(room)], flags)))
+}
+
+/// A receive into the parts of a list.
+pub(super) fn receive_parts(
+    socket: Socket,
+    rooms: Option<&mut [IoSliceMut<'_>]>,
+    flags: c_int,
+) -> Result<usize> {
+    match rooms {
+        Some(rooms) => receive(socket, rooms, flags),
+        None => receive_nowhere(socket, 1, flags),
+    }
 }
 
 /// A receive without a buffer, as tcp_recvmsg: it waits for bytes all the same, and finds the bad pointer only then. Without
@@ -141,7 +156,7 @@ pub unsafe fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
         return cvt::count(Err(Errno::INVAL));
     };
     // SAFETY: as the caller promises.
-    cvt::count(unsafe { cvt::with_rooms(parts, count, |rooms| receive(socket, rooms, 0)) })
+    cvt::count(unsafe { cvt::with_rooms(parts, count, |rooms| receive_parts(socket, rooms, 0)) })
 }
 
 /// recv(2).
@@ -186,9 +201,13 @@ unsafe fn receive_from(
 ) -> ssize_t {
     // SAFETY: as the caller promises.
     let received = unsafe { receive_bytes(socket, bytes, len, flags) };
-    if received >= 0 && !address.is_null() && !address_len.is_null() {
-        // SAFETY: not null, writable as the caller promises.
-        unsafe { address_len.write_unaligned(0) };
+    if received < 0 || address.is_null() {
+        return received;
+    }
+    // The bytes are gone all the same (__sys_recvfrom).
+    // SAFETY: as the caller promises.
+    if let Err(error) = unsafe { cvt::put_no_address(address_len) } {
+        return cvt::count(Err(error));
     }
     received
 }
@@ -257,11 +276,11 @@ unsafe fn receive_message(socket: Socket, message: *mut msghdr, flags: c_int) ->
         unsafe { message.write_unaligned(head) };
         return Ok(0);
     }
-    let receive = |rooms: &mut [IoSliceMut<'_>]| {
-        if rooms.iter().all(|room| room.is_empty()) {
-            return receive_nowhere(socket, 0, flags);
+    let receive = |rooms: Option<&mut [IoSliceMut<'_>]>| match rooms {
+        Some(rooms) if rooms.iter().all(|room| room.is_empty()) => {
+            receive_nowhere(socket, 0, flags)
         }
-        receive(socket, rooms, flags)
+        rooms => receive_parts(socket, rooms, flags),
     };
     // SAFETY: as the caller promises.
     let count = unsafe { cvt::with_rooms(head.msg_iov, head.msg_iovlen, receive) }?;

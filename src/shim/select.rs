@@ -41,7 +41,9 @@ unsafe fn words<'a>(set: *mut fd_set, count: u32) -> Option<&'a mut [u64]> {
 unsafe fn selected<'a>(count: c_int, sets: [*mut fd_set; 3]) -> Option<(u32, Sets<'a>)> {
     attach::link()?;
     let count = u32::try_from(count).ok()?;
-    let bad = |set: &*mut fd_set| !set.cast::<u64>().is_aligned();
+    let bad = |set: &*mut fd_set| {
+        !set.is_null() && (cvt::is_nowhere(*set) || !set.cast::<u64>().is_aligned())
+    };
     if count as usize > table::NUMBERS || sets.iter().any(bad) {
         return None;
     }
@@ -158,8 +160,11 @@ pub unsafe fn pselect(
         return unsafe { real::pselect(count, read, write, except, timeout, mask) };
     };
     // SAFETY: as the caller promises.
-    let mask = unsafe { cvt::mask(mask) };
-    // SAFETY: as the caller promises.
     let span = unsafe { cvt::span(timeout) };
-    cvt::number(span.and_then(|span| select_sets(number, &mut sets, span, mask)))
+    let result = span.and_then(|span| {
+        // SAFETY: as the caller promises.
+        let mask = unsafe { cvt::mask(mask) }?;
+        select_sets(number, &mut sets, span, mask)
+    });
+    cvt::number(result)
 }

@@ -106,8 +106,13 @@ pub unsafe fn sendto(
     address_len: socklen_t,
 ) -> ssize_t {
     match accelerated(fd) {
-        // SAFETY: as the caller promises.
-        Some(socket) => unsafe { transmit_bytes(socket, bytes, len, flags) },
+        Some(socket) => {
+            if let Err(error) = cvt::check_ignored(address, address_len) {
+                return cvt::count(Err(error));
+            }
+            // SAFETY: as the caller promises.
+            unsafe { transmit_bytes(socket, bytes, len, flags) }
+        }
         // SAFETY: the caller's arguments, unchanged.
         None => unsafe { real::sendto(fd, bytes, len, flags, address, address_len) },
     }

@@ -48,6 +48,9 @@ pub unsafe fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: siz
 /// # Safety
 /// As sendfile(2).
 unsafe fn send_file(socket: Socket, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    if !offset.is_null() && cvt::is_nowhere(offset) {
+        return cvt::count(Err(Errno::FAULT));
+    }
     let own = if offset.is_null() {
         // SAFETY: numbers only; the file's own position.
         unsafe { libc::lseek(from, 0, libc::SEEK_CUR) }

@@ -78,7 +78,7 @@ pub unsafe fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int
             }
         }
         // The address is copied first (move_addr_to_kernel).
-        Target::Socket(_) if address.is_null() && len > 0 => cvt::done(Err(Errno::FAULT)),
+        Target::Socket(_) if cvt::is_nowhere(address) && len > 0 => cvt::done(Err(Errno::FAULT)),
         // inet_bind of a socket that is bound or connected already.
         Target::Socket(_) => cvt::done(Err(Errno::INVAL)),
         Target::Kernel | Target::Epoll(_) => kernel(),
@@ -160,7 +160,7 @@ pub unsafe fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_
                     Routed::Again => {}
                 }
             }
-            Target::Socket(_) if address.is_null() && len > 0 => {
+            Target::Socket(_) if cvt::is_nowhere(address) && len > 0 => {
                 return cvt::done(Err(Errno::FAULT));
             }
             Target::Socket(socket) => {
@@ -288,11 +288,16 @@ unsafe fn accept_on(
     if flags & !TYPE_FLAGS != 0 {
         return cvt::done(Err(Errno::INVAL));
     }
+    let taken = take(fd, socket, flags);
     // SAFETY: as the caller promises.
-    if let Err(error) = unsafe { cvt::check_address_room(address, len) } {
-        return cvt::done(Err(error));
-    }
-    match take(fd, socket, flags) {
+    let room = unsafe { cvt::check_address_room(address, len) };
+    match taken {
+        Ok(Taken::Stream(made, _) | Taken::Kernel(made)) if room.is_err() => {
+            // The connection is lost, as on Linux (do_accept).
+            // SAFETY: numbers only.
+            unsafe { super::descriptor::close(made) };
+            cvt::answer(room.map(|()| made))
+        }
         Ok(Taken::Stream(made, peer)) => {
             // SAFETY: as the caller promises; checked above.
             let put = unsafe { cvt::put_address(peer, address, len) };
@@ -529,7 +534,7 @@ pub unsafe fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t
 
 /// An address that must be written: unlike accept, null is EFAULT.
 unsafe fn put_name(name: SocketAddrV4, address: *mut sockaddr, len: *mut socklen_t) -> Result<()> {
-    if address.is_null() {
+    if cvt::is_nowhere(address) {
         return Err(Errno::FAULT);
     }
     // SAFETY: as the caller promises.

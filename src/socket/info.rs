@@ -49,6 +49,12 @@ pub struct Info {
     pub backed: u32,
     /// The congestion window in bytes when it was in the way last; 0 = it never was.
     pub congestion_window: u32,
+    /// Mean deviation of the round-trip time in microseconds.
+    pub rttvar_us: u32,
+    /// Retransmission time-out in microseconds.
+    pub rto_us: u32,
+    /// The slow start threshold in bytes; None: nothing was ever lost.
+    pub slow_start_threshold: Option<u32>,
 }
 
 /// How long the host may take; one that is stopped must not hold a program up.
@@ -135,6 +141,10 @@ fn read(cell: &ObjectCell) -> Info {
         ring: word(&cell.info.ring),
         backed: word(&cell.info.backed),
         congestion_window: word(&cell.info.congestion_window),
+        rttvar_us: word(&cell.info.rttvar_us),
+        rto_us: word(&cell.info.rto_us),
+        slow_start_threshold: Some(word(&cell.info.slow_start_threshold))
+            .filter(|bytes| *bytes > 0),
     }
 }
 

@@ -132,10 +132,12 @@ impl Stack {
         if hot.flags.has(Flags::DETACHED) {
             return;
         }
+        // A reset that found no room since the last time is not waited for.
+        let owed = cold.state == FlowState::Closed;
         cold.error.get_or_insert(error);
         cold.state = FlowState::Closed;
         hot.engine.abort();
-        if reset && !hot.flags.has(Flags::UNRESOLVED) {
+        if reset && !owed && !hot.flags.has(Flags::UNRESOLVED) {
             self.note_change(index);
             return self.mark_dirty(index);
         }

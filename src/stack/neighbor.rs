@@ -257,7 +257,8 @@ impl NeighborTable {
     }
 
     /// Sends what is due: requests, probes, announcements. A false of `emit` says that the port is
-    /// full; the rest then stays due. `failed` learns of each address that did not answer.
+    /// full; the rest then stays due, and a request that finds no room until the next one would be due
+    /// counts as lost. `failed` learns of each address that did not answer.
     pub fn poll(
         &mut self,
         now: Instant,
@@ -265,8 +266,9 @@ impl NeighborTable {
         failed: &mut dyn FnMut(Ipv4Addr),
     ) {
         let announces = !self.announcing.is_empty() || !self.defended.is_empty();
-        if announces && !self.poll_announcements(now, emit) {
-            return;
+        if announces {
+            // What found no room is due still. Entries are looked at all the same, because they may end without any.
+            let _ = self.poll_announcements(now, emit);
         }
         while let Some((due, address)) = self.timers.first().copied() {
             if due > now || !self.poll_entry(now, address, emit, failed) {
@@ -347,15 +349,25 @@ impl NeighborTable {
             self.timers.retain(|(_, of)| *of != address);
             return true;
         };
+        let since = entry.due.unwrap_or(now);
+        // When the next request is due, or None while this one still waits for room.
+        let mut ask = |target| {
+            if emit(request(self.mac, sender, address, target)) {
+                Some(now + REQUEST_INTERVAL)
+            } else {
+                let next = since + REQUEST_INTERVAL;
+                (next <= now).then_some(next)
+            }
+        };
         let due = match entry.state {
             State::Incomplete { requests } if requests < REQUESTS => {
-                if !emit(request(self.mac, sender, address, None)) {
+                let Some(next) = ask(None) else {
                     return false;
-                }
+                };
                 entry.state = State::Incomplete {
                     requests: requests + 1,
                 };
-                Some(now + REQUEST_INTERVAL)
+                Some(next)
             }
             State::Incomplete { .. } => {
                 entry.state = State::Failed;
@@ -364,14 +376,14 @@ impl NeighborTable {
                 Some(now + NEGATIVE_TTL)
             }
             State::Probing { mac, requests } if requests < REQUESTS => {
-                if !emit(request(self.mac, sender, address, Some(mac))) {
+                let Some(next) = ask(Some(mac)) else {
                     return false;
-                }
+                };
                 entry.state = State::Probing {
                     mac,
                     requests: requests + 1,
                 };
-                Some(now + REQUEST_INTERVAL)
+                Some(next)
             }
             // It may have another MAC address now: ask everybody.
             State::Probing { .. } => {

@@ -176,11 +176,31 @@ impl Stack {
                     }
                     self.counters.transmits_stopped_no_room.raise();
                     self.stall.refused(io.now);
+                    if self.stall.is_long() {
+                        self.watch_waiting(io.now);
+                    }
                     break;
                 }
             }
         }
         work
+    }
+
+    /// Keeps the clocks of flows that wait for a port that takes nothing: they are given up as if what they send were lost.
+    fn watch_waiting(&mut self, now: Instant) {
+        for _ in 0..self.dirty.len().min(TIMER_BUDGET) {
+            let Some(index) = self.dirty.pop_front() else {
+                break;
+            };
+            self.dirty.push_back(index);
+            let waits = self
+                .table
+                .hot(index)
+                .is_some_and(|hot| hot.phase != Phase::Free && !hot.flags.has(Flags::DETACHED));
+            if waits {
+                self.arm(now, index, Due::Ingress);
+            }
+        }
     }
 
     /// Works on one flow now; what does not fit leaves later.
@@ -208,10 +228,12 @@ impl Stack {
                 return (sent, Progress::Idle);
             }
             if hot.flags.has(Flags::UNRESOLVED) {
+                self.arm(io.now, index, Due::Ingress);
                 return (sent, Progress::Idle);
             }
             let class = cold.mtu_class;
             let before = hot.track.snd_nxt;
+            let resent = (cold.meter.retransmits, cold.meter.behind);
             let Some(interface) = self.interfaces.of(class) else {
                 return (sent, Progress::Idle);
             };
@@ -241,6 +263,7 @@ impl Stack {
                 Ok(count) => {
                     sent += count;
                     self.note_manner(io.now, index, before);
+                    self.note_loss(index, resent);
                 }
                 Err(_) => {
                     self.drop_broken(io, index);
@@ -265,6 +288,19 @@ impl Stack {
             hot.flags.set(Flags::INTERACTIVE);
         }
         hot.flags.clear(Flags::UNANSWERED);
+    }
+
+    /// Learns from what left whether a loss is being mended; `before` is what of it was known before.
+    fn note_loss(&mut self, index: u32, (retransmits, behind): (u32, bool)) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        let timed_out = core::mem::take(&mut cold.meter.timer_is_due);
+        let is_first = timed_out || !behind;
+        if cold.meter.retransmits != retransmits && is_first {
+            let in_flight = ahead(super::sequence::snd_una(cold), hot.track.snd_nxt);
+            cold.meter.note_loss(in_flight, timed_out);
+        }
     }
 
     pub(crate) fn has_room(&mut self, io: &mut Io<'_>, index: u32) -> bool {
@@ -428,6 +464,7 @@ impl Stack {
             }
             _ => {}
         }
+        cold.meter.timer_is_due = true;
         self.follow_next_hop(io.now, index);
         true
     }
@@ -443,7 +480,6 @@ impl Stack {
     }
 }
 
-/// What the watchdog must know of a flow.
 /// Learns the congestion window where it is what stops the engine, which has nothing to send now.
 fn note_congestion(hot: &Hot, cold: &mut Cold) {
     let unacknowledged = cold.tx_total - cold.tx_acked;
@@ -457,6 +493,7 @@ fn note_congestion(hot: &Hot, cold: &mut Cold) {
     }
 }
 
+/// What the watchdog must know of a flow.
 fn watched(hot: &Hot, cold: &Cold) -> Watched {
     let facts = hot.engine.facts();
     let closing = matches!(

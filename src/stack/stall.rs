@@ -30,6 +30,11 @@ impl Stall {
         self.until = now + self.span;
     }
 
+    /// Whether the port has refused for so long that what waits for it must be watched.
+    pub(crate) fn is_long(&self) -> bool {
+        self.span == LAST
+    }
+
     /// Something was sent.
     pub(crate) fn over(&mut self) {
         *self = Self::default();
@@ -55,6 +60,7 @@ mod tests {
             stall.refused(now);
             let next = stall.delays(Instant::ZERO);
             pauses.push(next.since(now));
+            assert_eq!(stall.is_long(), pauses.last() == Some(&LAST));
             now = next;
         }
         assert_eq!(pauses.first(), Some(&FIRST));

@@ -3,6 +3,8 @@
 //! Read RFC 9293 section 3.4 and RFC 7323 section 2 first. Everything that is sent passes
 //! [`Meter::on_sent`], which also holds the advertised window down to the ring memory that exists.
 
+use core::time::Duration;
+
 use super::demux::{TcpFlags, TcpFrame};
 use super::frame::{Checksums, double_at, put_double, put_word, word_at};
 use super::patch::clamp_mss;
@@ -49,6 +51,14 @@ pub(crate) struct Meter {
     pub(crate) retransmits: u32,
     /// Smoothed round-trip time in microseconds; 0 = not known.
     pub(crate) srtt_us: u32,
+    /// Its mean deviation in microseconds.
+    pub(crate) rttvar_us: u32,
+    /// The slow start threshold that the engine has taken at the last loss, in bytes; 0 = there was none.
+    pub(crate) ssthresh: u32,
+    /// Retransmission time-outs since the last sample of the round-trip time.
+    pub(crate) backoff: u8,
+    /// A timer of the engine is due: what it sends again next, it sends because of that.
+    pub(crate) timer_is_due: bool,
     /// Segment size towards the peer.
     pub(crate) mss: u16,
     /// IP_TOS byte.
@@ -57,8 +67,8 @@ pub(crate) struct Meter {
     pub(crate) max_segment: u16,
     /// The acknowledgement that ends the segment that is being timed.
     timed_end: u32,
-    /// When that segment left; None = none is being timed.
-    timed: Option<Instant>,
+    /// When that segment left; zero = none is being timed.
+    timed: Instant,
     /// The SYN-ACK packet as sent, kept while the handshake is not complete.
     pub(crate) syn_ack: Vec<u8>,
 }
@@ -170,15 +180,35 @@ impl Meter {
         self.behind = distance(end, track.snd_nxt) > 0;
         if distance(track.snd_nxt, end) > 0 {
             track.snd_nxt = end;
-            if self.timed.is_none() {
-                (self.timed_end, self.timed) = (end, Some(now));
+            if self.timed == Instant::ZERO {
+                (self.timed_end, self.timed) = (end, now);
             }
         } else {
             self.retransmits = self.retransmits.saturating_add(1);
             // Karn's rule: an acknowledgement of a segment sent twice says nothing.
-            self.timed = None;
+            self.timed = Instant::ZERO;
         }
         Some(())
+    }
+
+    /// A first segment left once more, of `in_flight` bytes, because of a time-out or else of duplicates of an acknowledgement: the
+    /// threshold falls, once for all time-outs of one segment (smoltcp's CUBIC; RFC 9438 section 4.6).
+    pub(crate) fn note_loss(&mut self, in_flight: u32, timed_out: bool) {
+        if !timed_out || self.backoff == 0 {
+            self.ssthresh = (in_flight / 10 * 7).max(2 * u32::from(self.mss));
+        }
+        self.backoff = self.backoff.saturating_add(u8::from(timed_out));
+    }
+
+    /// The engine's retransmission time-out (RFC 6298 sections 2 and 5.5, with its limits).
+    pub(crate) fn rto(&self) -> Duration {
+        let margin = RTO_MARGIN.max(Duration::from_micros(self.rttvar_us.into()) * 4);
+        let first = match self.srtt_us {
+            0 => RTO_MIN,
+            srtt => (Duration::from_micros(srtt.into()) + margin).clamp(RTO_MIN, RTO_MAX),
+        };
+        let factor = 1_u32 << self.backoff.min(16);
+        first.saturating_mul(factor).min(RTO_MAX)
     }
 
     /// The right edge that may be advertised now.
@@ -226,16 +256,20 @@ impl Meter {
 
     /// Looks at an acknowledgement (RFC 6298 section 2, for reports only).
     pub(crate) fn on_ack(&mut self, ack: u32, now: Instant) {
-        if let Some(left) = self.timed
-            && distance(self.timed_end, ack) >= 0
-        {
-            self.timed = None;
+        let left = self.timed;
+        if left != Instant::ZERO && distance(self.timed_end, ack) >= 0 {
+            self.timed = Instant::ZERO;
             let sample = u32::try_from(now.since(left).as_micros())
                 .unwrap_or(u32::MAX)
                 .max(1);
-            self.srtt_us = match self.srtt_us {
-                0 => sample,
-                old => old - old / 8 + sample / 8,
+            self.backoff = 0;
+            (self.srtt_us, self.rttvar_us) = match self.srtt_us {
+                0 => (sample, sample / 2),
+                old => {
+                    let off = old.abs_diff(sample);
+                    let spread = self.rttvar_us - self.rttvar_us / 4 + off / 4;
+                    (old - old / 8 + sample / 8, spread)
+                }
             };
         }
     }
@@ -264,6 +298,10 @@ fn read(packet: &[u8]) -> Option<Sent> {
     })
 }
 
+/// The engine's limits of its retransmission time-out; held by a guard test.
+pub(crate) const RTO_MIN: Duration = Duration::from_secs(1);
+pub(crate) const RTO_MAX: Duration = Duration::from_secs(60);
+const RTO_MARGIN: Duration = Duration::from_millis(5);
 /// Bytes of the IPv4 header that the engine writes.
 const IP: usize = 20;
 const FIN: u8 = 0x01;

@@ -44,6 +44,12 @@ pub struct FlowView {
     pub in_flight: u32,
     /// The congestion window in bytes when it was in the way last; None: it never was.
     pub congestion_window: Option<u32>,
+    /// Mean deviation of the round-trip time in microseconds.
+    pub rttvar_us: u32,
+    /// The engine's retransmission time-out.
+    pub rto: Duration,
+    /// The slow start threshold in bytes; None: nothing was ever lost.
+    pub slow_start_threshold: Option<u32>,
     /// Segments sent.
     pub segments: u32,
     /// Since the peer's last segment.
@@ -155,6 +161,9 @@ impl Stack {
             consumed: cold.consumed,
             in_flight: ahead(snd_una(cold), hot.track.snd_nxt),
             congestion_window: (cold.congestion_window != 0).then_some(cold.congestion_window),
+            rttvar_us: cold.meter.rttvar_us,
+            rto: cold.meter.rto(),
+            slow_start_threshold: (cold.meter.ssthresh != 0).then_some(cold.meter.ssthresh),
             segments: cold.meter.segments,
             silent: cold.watchdog.since_heard(now),
             ring: (cold.meter.capacity as usize, cold.meter.backed as usize),

@@ -1,11 +1,13 @@
 //! When to give up on a peer: smoltcp waits for ever.
 //!
 //! User time-out (RFC 9293 3.10.8, RFC 5482), FIN-WAIT-2 and orphans (Linux `tcp_fin_timeout`, linger), keep-alive
-//! (RFC 1122 4.2.3.6, tcp(7)). Retries of SYN and SYN-ACK are counted by the stack itself.
+//! (RFC 1122 4.2.3.6, tcp(7)). Retries of SYN and SYN-ACK are counted by the stack itself; here is the end of a handshake
+//! whose segments never found room to leave.
 
 use core::time::Duration;
 
 use super::api::{FlowOptions, FlowState, StackConfig};
+use super::tracker::{RTO_MAX, RTO_MIN};
 use crate::time::Instant;
 
 /// What the watchdog must know of a flow.
@@ -47,8 +49,8 @@ pub(crate) struct Watchdog {
     probes: u32,
     /// The program let go of the flow then, or the peer has acknowledged bytes since.
     orphaned: Option<Instant>,
-    /// FIN-WAIT-2 was entered then.
-    half_closed: Option<Instant>,
+    /// FIN-WAIT-2 was entered then; zero = it is not in it.
+    half_closed: Instant,
 }
 
 impl Watchdog {
@@ -88,7 +90,7 @@ impl Watchdog {
     /// The program let go.
     pub(crate) fn orphan(&mut self, now: Instant) {
         self.orphaned.get_or_insert(now);
-        self.half_closed = None;
+        self.half_closed = Instant::ZERO;
     }
 
     /// Keeps the times that depend on the state. Called after every touch.
@@ -98,10 +100,10 @@ impl Watchdog {
         } else {
             self.stalled = None;
         }
-        if flow.state == FlowState::FinWait2 {
-            self.half_closed.get_or_insert(now);
-        } else {
-            self.half_closed = None;
+        if flow.state != FlowState::FinWait2 {
+            self.half_closed = Instant::ZERO;
+        } else if self.half_closed == Instant::ZERO {
+            self.half_closed = now;
         }
     }
 
@@ -140,12 +142,17 @@ impl Watchdog {
         if !passed(self.probe_at(flow, options)) {
             return Verdict::Fine;
         }
-        let limit = if options.keepcnt == 0 {
+        let usual = if options.keepcnt == 0 {
             KEEPALIVE_PROBES
         } else {
             u32::from(options.keepcnt)
         };
-        if self.probes >= limit {
+        let dead = match options.user_timeout_ms {
+            0 => self.probes >= usual,
+            // It stands above the number of probes (Linux tcp_keepalive_timer).
+            own => self.probes > 0 && self.since_heard(now) >= Duration::from_millis(own.into()),
+        };
+        if dead {
             return Verdict::Dead;
         }
         self.probes += 1;
@@ -159,9 +166,14 @@ impl Watchdog {
         options: &FlowOptions,
         config: &StackConfig,
     ) -> Option<Instant> {
-        // The handshake has its own limit, the number of retries.
-        if !flow.outstanding || matches!(flow.state, FlowState::SynSent | FlowState::SynReceived) {
-            return None;
+        match flow.state {
+            FlowState::SynSent => return Some(self.heard + connect_limit(options, config)),
+            FlowState::SynReceived => {
+                let retries = own_or(options.syn_count, config.synack_retries);
+                return Some(self.heard + retries_span(retries) + LENIENCE);
+            }
+            _ if !flow.outstanding => return None,
+            _ => {}
         }
         let limit = match options.user_timeout_ms {
             0 => config.user_timeout,
@@ -187,7 +199,7 @@ impl Watchdog {
                     // Negative: it waits for nobody.
                     Err(_) => Duration::ZERO,
                 };
-                self.half_closed.map(|since| since + limit)
+                (self.half_closed != Instant::ZERO).then(|| self.half_closed + limit)
             }
             _ => self.orphaned.map(|since| since + config.orphan_timeout),
         }
@@ -212,6 +224,29 @@ impl Watchdog {
     }
 }
 
+/// How long a connect may last whatever becomes of its segments.
+fn connect_limit(options: &FlowOptions, config: &StackConfig) -> Duration {
+    match options.user_timeout_ms {
+        0 => retries_span(own_or(options.syn_count, config.syn_retries)) + LENIENCE,
+        // Linux looks when the first SYN would be sent again, not before (tcp_write_timeout).
+        own => Duration::from_millis(u64::from(own)).max(RTO_MIN),
+    }
+}
+
+/// What the program has set, or else what is usual.
+const fn own_or(own: u8, usual: u8) -> u8 {
+    if own == 0 { usual } else { own }
+}
+
+/// How long so many retries take, the wait behind the last one with it (RFC 6298 section 5.5).
+fn retries_span(retries: u8) -> Duration {
+    (0..=u32::from(retries))
+        .map(|number| (RTO_MIN * 2_u32.pow(number.min(16))).min(RTO_MAX))
+        .sum()
+}
+
+/// The count of retries ends a handshake that could send first.
+const LENIENCE: Duration = Duration::from_secs(1);
 /// Linux `tcp_keepalive_time`.
 const KEEPALIVE_IDLE_S: u64 = 7200;
 /// Linux `tcp_keepalive_intvl`.

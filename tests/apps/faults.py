@@ -641,6 +641,67 @@ def link_down_and_up(faults):
     faults.lab.end(server)
 
 
+SENDERS = r"""
+import errno, os, socket, sys, threading, time
+l = socket.socket()
+l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+l.bind((sys.argv[1], int(sys.argv[2])))
+l.listen(64)
+def say(*words): os.write(1, (" ".join(map(str, words)) + "\n").encode())
+def sends(c, pause):
+    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3000)
+    since = time.monotonic()
+    try:
+        while True:
+            since = time.monotonic()
+            c.sendall(b"x" * 100_000 if pause == 0 else b"x")
+            time.sleep(pause)
+    except OSError as error:
+        say("ended", errno.errorcode[error.errno], round(time.monotonic() - since))
+say("listening")
+for pause in [0] * 24 + [0.1, 0.5, 1] * 2:
+    threading.Thread(target=sends, args=(l.accept()[0], pause)).start()
+say("sending")
+"""
+
+
+def a_peer_that_falls_silent_under_load_is_given_up(faults):
+    """TCP_USER_TIMEOUT of 3 s, bulk and trickle: over a link that is down, where the port soon takes nothing any more, and to a
+    station that does not hear us."""
+    for silence, speech in (
+        (("link", "set", "veth0", "down"), ("link", "set", "veth0", "up")),
+        (("addr", "del", f"{CLIENT}/24", "dev", "veth0"), ("addr", "add", f"{CLIENT}/24", "dev", "veth0")),
+    ):
+        faults.port += 10
+        server = faults.python(SENDERS, SERVER, faults.port, log="senders.log")
+        said(server, "listening")
+        peers = [faults.lab.connect(faults.port) for _ in range(30)]
+        said(server, "sending")
+        reading = [threading.Thread(target=drains, args=(peer, ), daemon=True) for peer in peers]
+        for thread in reading:
+            thread.start()
+        time.sleep(1)
+        faults.ip("c", *silence)
+        try:
+            wait_for("all are given up", lambda: sum("ended" in line for line in lines(server)) == len(peers), 20)
+        finally:
+            faults.ip("c", *speech)
+            for peer in peers:
+                with contextlib.suppress(OSError):
+                    peer.shutdown(socket.SHUT_RDWR)
+        ends = [line.split() for line in lines(server) if line.startswith("ended")]
+        assert all(name in ("ETIMEDOUT", "EHOSTUNREACH") and int(seconds) <= 8 for _, name, seconds in ends), ends
+        server.wait(10)
+        for peer in peers:
+            peer.close()
+
+
+def drains(peer):
+    with contextlib.suppress(OSError):
+        while peer.recv(1 << 20):
+            pass
+
+
 def mtu_of_the_interface_changed(faults):
     server = faults.echo()
     peer = connects(faults)
@@ -2009,7 +2070,8 @@ CASES = [
     a_listener_comes_back_with_the_next_host, without_a_host_a_lost_listener_costs_nothing,
     new_sockets_wait_for_a_host_where_the_config_says_so, a_stopped_host_loses_nothing, a_stopped_program_loses_nothing,
     a_killed_program_ends_its_connections_as_linux_does, a_host_without_client_ends_after_linger, link_down_and_up,
-    mtu_of_the_interface_changed, interface_renamed_while_running, connect_answers_as_the_network_does,
+    a_peer_that_falls_silent_under_load_is_given_up, mtu_of_the_interface_changed, interface_renamed_while_running,
+    connect_answers_as_the_network_does,
     the_address_on_a_kernel_interface_is_refused, an_interface_with_other_addresses_is_refused_unless_exclusive,
     garbage_frames_are_counted_and_dropped, random_frames_harm_nobody, a_syn_flood_of_20_000_sources,
     resets_and_syns_in_the_window_are_challenged, an_arp_flood_does_not_push_out_the_gateway,

@@ -357,6 +357,49 @@ CASE(one_of_the_threads_that_share_a_set_is_woken)
     for (int round = 0; round < 4; round++) EQUAL(told(all, listener), 1);
 }
 
+/* Of two workers with sets of their own one is stopped: the other takes all that comes. */
+CASE(exclusive_workers_of_whom_one_is_stopped)
+{
+    int listener = listener_at(port, 64);
+    pid_t workers[2];
+    nonblocking(listener);
+    for (int n = 0; n < 2; n++) {
+        workers[n] = OK(fork());
+        if (workers[n] > 0) continue;
+        int epoll = OK(epoll_create1(0));
+        watch(epoll, listener, EPOLLIN | EPOLLEXCLUSIVE);
+        for (;;) {
+            struct epoll_event event;
+            if (epoll_wait(epoll, &event, 1, -1) < 0 && errno == EINTR) continue;
+            int fd = accept(listener, NULL, NULL);
+            if (fd < 0) continue;
+            atomic_fetch_add(&shared->connections, 1);
+            char who = (char)n;
+            EQUAL(send(fd, &who, 1, MSG_NOSIGNAL), 1);
+            OK(close(fd));
+        }
+    }
+    pause_ms(100);
+    for (int round = 0; round < 6; round++) {
+        OK(kill(workers[round % 2], SIGSTOP));
+        EQUAL(waitpid(workers[round % 2], NULL, WUNTRACED), workers[round % 2]);
+        for (int n = 0; n < 4; n++) {
+            char who;
+            int fd = dial(port);
+            EQUAL(ready(fd, POLLIN, 2000), POLLIN);
+            EQUAL(recv(fd, &who, 1, 0), 1);
+            EQUAL(who, 1 - round % 2);
+            OK(close(fd));
+        }
+        OK(kill(workers[round % 2], SIGCONT));
+        pause_ms(20);
+    }
+    for (int n = 0; n < 2; n++) {
+        OK(kill(workers[n], SIGKILL));
+        EQUAL(waitpid(workers[n], NULL, 0), workers[n]);
+    }
+}
+
 /* Workers that accept from one listener, each with its own set; one is killed while it sleeps. */
 CASE(exclusive_workers_of_whom_one_is_killed)
 {

@@ -237,6 +237,12 @@ pub struct InfoLine {
     pub backed: AtomicU32,
     /// The congestion window in bytes when it was in the way last; 0 = it never was.
     pub congestion_window: AtomicU32,
+    /// Mean deviation of the round-trip time in microseconds.
+    pub rttvar_us: AtomicU32,
+    /// Retransmission time-out in microseconds.
+    pub rto_us: AtomicU32,
+    /// The slow start threshold in bytes; 0 = nothing was ever lost.
+    pub slow_start_threshold: AtomicU32,
 }
 
 /// Written by the program: socket options. Rung in by the doorbell after `changed` is raised.

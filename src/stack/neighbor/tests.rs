@@ -349,3 +349,22 @@ fn who_was_never_wanted_goes_first_and_then_who_was_wanted_longest_ago() {
     assert_eq!(table.resolve(at(70_000), station(8)), Resolution::Pending);
     assert!(gone(&table, 1) && !gone(&table, 0));
 }
+
+#[test]
+fn requests_that_find_no_room_count_as_lost() {
+    let mut table = table(8);
+    table.announce(at(0));
+    assert_eq!(table.resolve(at(0), PEER_IP), Resolution::Pending);
+    let mut failed = Vec::new();
+    for millis in (0..2_990).step_by(10) {
+        table.poll(at(millis), &mut |_| false, &mut |address| {
+            failed.push(address)
+        });
+        assert!(failed.is_empty(), "{millis} ms");
+    }
+    table.poll(at(3_000), &mut |_| false, &mut |address| {
+        failed.push(address)
+    });
+    assert_eq!(failed, [PEER_IP]);
+    assert_eq!(table.resolve(at(3_010), PEER_IP), Resolution::Failed);
+}

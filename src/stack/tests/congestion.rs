@@ -4,8 +4,9 @@ use core::time::Duration;
 
 use super::config;
 use super::pair::Pair;
+use super::peer::{ACK, PEER_ISS, PEER_PORT, Script, Segment};
 use crate::id::FlowId;
-use crate::stack::{FlowView, StackConfig};
+use crate::stack::{FlowOptions, FlowView, StackConfig};
 
 /// A sender that always has more than the window lets out, on a path of 40 ms.
 struct Bulk {
@@ -108,4 +109,46 @@ fn a_loss_shows_in_the_measured_window() {
     }
     assert!(bulk.view().facts.retransmits > 0);
     assert!(least_after < most / 2, "{most}, then {least_after}");
+}
+
+#[test]
+fn the_time_out_that_is_told_is_the_one_after_which_a_segment_leaves_again() {
+    let mut script = Script::listening(FlowOptions::default());
+    let (flow, iss) = script.open(PEER_PORT);
+    let view = |script: &Script| script.host.stack.view_of(script.now, flow).unwrap();
+    // An answer after 400 ms, and one after 800 ms.
+    for (number, late) in [(1, 400), (2, 800)] {
+        script.host.stack.send(script.now, flow, b"x");
+        script.wait(Duration::from_millis(late));
+        script.tell(&Segment::new(ACK, PEER_ISS + 1, iss + 1 + number));
+    }
+    assert!(view(&script).rttvar_us > 0);
+    assert_eq!(view(&script).slow_start_threshold, None);
+    script.host.stack.send(script.now, flow, &[7; 4000]);
+    let mut told = view(&script).rto;
+    let mut left = script.now;
+    let mut seen = Vec::new();
+    while seen.len() < 5 {
+        let heard = script.wait(Duration::from_millis(1));
+        let again = heard
+            .iter()
+            .filter(|(at, _)| at.since(left) > Duration::from_millis(500));
+        if let Some((at, _)) = again.last() {
+            seen.push((at.since(left), told));
+            (left, told) = (*at, view(&script).rto);
+        }
+    }
+    for (took, told) in &seen {
+        assert!(took.abs_diff(*told) <= *took / 100, "{seen:?}");
+    }
+    assert!(
+        seen.last().unwrap().1 > 10 * seen.first().unwrap().1,
+        "{seen:?}"
+    );
+    // 0.7 of what was on its way, but two segments at least.
+    let mss = u32::from(view(&script).facts.mss);
+    assert_eq!(
+        view(&script).slow_start_threshold,
+        Some((4000 / 10 * 7).max(2 * mss))
+    );
 }

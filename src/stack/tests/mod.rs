@@ -11,6 +11,7 @@ mod options;
 mod pair;
 mod peer;
 mod restart;
+mod silence;
 mod sweep;
 mod urgent;
 mod window;

@@ -3,6 +3,7 @@
 #define KNET_TRANSFERS_H
 
 #include "state.h"
+#include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/uio.h>
 
@@ -164,16 +165,24 @@ static void op_drain(struct call *this) /* NAME */
 }
 
 /* Calls with a pointer to nowhere. */
-static void op_fault(struct call *this) /* CALL NAME */
+static void op_fault(struct call *this) /* CALL NAME [beyond|unmapped]: in the first page, in the kernel's half, or where nothing is */
 {
     const char *how = needed(this, 1);
     int fd = fd_of(needed(this, 2)), value = 4;
-    void *volatile nowhere = (void *)16;
+    const char *where = word(this, 3, "");
+    void *volatile nowhere = is(where, "beyond")     ? (void *)0xffff800000000010
+                             : is(where, "unmapped") ? mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                                                     : (void *)16;
     struct iovec part = {nowhere, 4};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1}, lost = {.msg_iov = nowhere, .msg_iovlen = 1};
     char bytes[8] = "";
     socklen_t size = sizeof value;
     struct iovec good = {bytes, 4};
+    struct epoll_event events[4];
+    struct pollfd one = {fd, POLLIN, 0};
+    struct timeval soon = {0, 0};
+    struct timespec now = {0, 0};
+    socklen_t less = (socklen_t)-1;
     long result = is(how, "send") ? send(fd, nowhere, 4, MSG_NOSIGNAL)
                   : is(how, "write") ? write(fd, nowhere, 4)
                   : is(how, "writev") ? writev(fd, &part, 1)
@@ -204,6 +213,18 @@ static void op_fault(struct call *this) /* CALL NAME */
                   : is(how, "setsockopt_tcp") ? setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, nowhere, 4)
                   : is(how, "fionread") ? ioctl(fd, FIONREAD, nowhere)
                   : is(how, "fionbio") ? ioctl(fd, FIONBIO, nowhere)
+                  : is(how, "bind") ? bind(fd, nowhere, 16)
+                  : is(how, "connect") ? connect(fd, nowhere, 16)
+                  : is(how, "epoll_ctl") ? epoll_ctl(fd, EPOLL_CTL_ADD, fd_of(needed(this, 3)), nowhere)
+                  : is(how, "epoll_wait") ? epoll_wait(fd, nowhere, 4, 0)
+                  : is(how, "epoll_pwait_mask") ? epoll_pwait(fd, events, 4, 0, nowhere)
+                  : is(how, "poll") ? poll(nowhere, 1, 0)
+                  : is(how, "select") ? select(fd + 1, nowhere, NULL, NULL, &soon)
+                  : is(how, "recvfrom_null_length") ? recvfrom(fd, bytes, 4, MSG_DONTWAIT, (struct sockaddr *)bytes, NULL)
+                  : is(how, "recvfrom_negative_length") ? recvfrom(fd, bytes, 4, MSG_DONTWAIT, (struct sockaddr *)bytes, &less)
+                  : is(how, "accept_negative_length") ? accept(fd, (struct sockaddr *)bytes, &less)
+                  : is(how, "sendto_long_address") ? sendto(fd, bytes, 4, 0, (struct sockaddr *)bytes, 129)
+                  : is(how, "ppoll_mask") ? ppoll(&one, 1, &now, nowhere)
                   : is(how, "sendfile_offset") ? sendfile(fd, 0, nowhere, 4)
                   : is(how, "preadv") ? preadv(fd, &good, 1, 0)
                                       : (fprintf(stderr, "script: no fault '%s'\n", how), exit(70), 0);
