@@ -65,7 +65,7 @@ trap cleanup EXIT
 trap 'cleanup; exit 130' INT TERM
 
 client() { "$here/lab.sh" client --name "$up" "$@"; }
-cli() { client timeout 5 redis-cli -h 10.77.0.1 -p 6379 "$@"; }
+cli() { client timeout "${patience:-30}" redis-cli -h 10.77.0.1 -p 6379 "$@"; }
 
 lab_up() { # DEVICE PROGRESS
   up=demo-$$
@@ -80,7 +80,7 @@ start() { # [--kernel]
     --save '' --appendonly no --daemonize no --dir "$work" >"$work/redis.log" 2>&1 &
   server=$!
   for _ in $(seq 100); do
-    [ "$(cli ping 2>/dev/null)" = PONG ] && return 0
+    [ "$(patience=5 cli ping 2>/dev/null)" = PONG ] && return 0
     kill -0 "$server" 2>/dev/null || break
     sleep 0.1
   done
@@ -101,7 +101,10 @@ stack_accepts() { # of the server's host
   "$here/lab.sh" status --name "$up" |
     awk '/^server host:/ { here = 1 } /^client host:/ { here = 0 } here && $1 == "flows_accepted" { n = $2 } END { print n + 0 }'
 }
-received() { cli info stats | tr -d '\r' | awk -F: '$1 == "total_connections_received" { print $2 }'; }
+received() {
+  cli info stats | tr -d '\r' | awk -F: '$1 == "total_connections_received" { print $2 }' ||
+    { say "redis-server has not answered within 30 s"; return 1; }
+}
 
 bench() { # LABEL
   for clients in 50 1000; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the PTX of the GPU kernels (src/gpu/cuda/*.ptx, tests/fixtures/user.ptx) from their source with NVIDIA's run-time
+"""Makes the PTX of the GPU kernels (src/gpu/cuda/*.ptx, docs/examples/count_zeros.ptx) from their source with NVIDIA's run-time
 compiler, without a GPU.
 
 usage: scripts/ptx.py            writes the files
@@ -31,7 +31,7 @@ FILES = {
     "src/gpu/cuda/knet.ptx": ("src/gpu/cuda/knet.cu", []),
     "src/gpu/cuda/knet_bench.ptx": ("src/gpu/cuda/knet_bench.cu", []),
     "src/gpu/cuda/knet_user.ptx": ("src/gpu/cuda/knet_user.cu", LINKED),
-    "tests/fixtures/user.ptx": ("docs/examples/count_zeros.cu", LINKED),
+    "docs/examples/count_zeros.ptx": ("docs/examples/count_zeros.cu", LINKED),
 }
 
 

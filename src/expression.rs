@@ -77,7 +77,7 @@ impl Words {
     }
 
     /// Takes the next word off.
-    pub fn next(&mut self) -> Option<String> {
+    pub fn pop(&mut self) -> Option<String> {
         self.left.pop()
     }
 
@@ -95,7 +95,7 @@ impl Words {
     /// # Errors
     /// There is none.
     pub fn value(&mut self, name: &str) -> Result<String, String> {
-        self.next().ok_or_else(|| format!("{name} wants a value"))
+        self.pop().ok_or_else(|| format!("{name} wants a value"))
     }
 }
 

@@ -16,7 +16,7 @@ use crate::channel::cell::{EpollCell, Item, ObjectCell, SlotCell, flag, item, ki
 use crate::channel::layout::EPOLLS;
 use crate::channel::map::Control;
 use crate::channel::mask::Mask;
-use crate::channel::sync::{Ordering, fence};
+use crate::channel::sync::{Ordering, fence, fence_behind_update};
 use crate::channel::{accept_ring, byte_ring};
 
 pub mod herald;
@@ -210,7 +210,7 @@ pub fn alert(control: &Control, index: u32, news: News, mut wake: impl FnMut(u32
     }
     let edge = cell.host.edge.fetch_add(1, Ordering::SeqCst);
     // Pairs with the fence of a sleeper: it sees the state, or we see its mask bit.
-    fence(Ordering::SeqCst);
+    fence_behind_update();
     let exclusive = if cell.read.exclusive.load(Ordering::SeqCst) == 0 {
         None
     } else {
@@ -228,7 +228,7 @@ pub fn alert(control: &Control, index: u32, news: News, mut wake: impl FnMut(u32
     });
     if is_in_an_epoll {
         // Again, for who sleeps on an epoll: he sees the ready bit, or we see his mask bit.
-        fence(Ordering::SeqCst);
+        fence_behind_update();
         cell.watch.epolls.for_each(|epoll| {
             if is_shared(epoll) {
                 wake_epoll(control, epoll, &mut wake);
@@ -466,9 +466,9 @@ pub fn end_lcore_sleep(control: &Control, lcore: u32) {
     }
 }
 
-/// `lcore`, if it sleeps and the caller is the one that wakes it.
+/// `lcore`, if it sleeps and the caller, who has just set a bit for it, is the one that wakes it.
 fn asleep(control: &Control, lcore: u32) -> Option<u32> {
-    fence(Ordering::SeqCst);
+    fence_behind_update();
     let line = control.header().lcores_asleep.get(lcore as usize)?;
     let sleeps =
         line.sleeping.load(Ordering::SeqCst) == 1 && line.sleeping.swap(0, Ordering::SeqCst) == 1;

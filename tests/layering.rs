@@ -278,3 +278,32 @@ fn unsafe_stays_where_it_is_allowed() {
         .collect();
     assert!(idle.is_empty(), "allowed without need: {idle:?}");
 }
+
+#[test]
+fn log_lines_are_held_back_in_one_place_only() {
+    // `telemetry::flood` counts what it holds back; a limit of its own around a line would lose it without a word.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&root, &mut files);
+    let mut faults = Vec::new();
+    let mut lines_of_ours = 0;
+    for file in files {
+        let text = code(&fs::read_to_string(&file).unwrap());
+        let lines: Vec<&str> = text.lines().collect();
+        for (number, line) in lines.iter().enumerate() {
+            let logs = ["error!(", "warn!(", "info!("].iter().any(|name| {
+                line.contains(&format!("crate::{name}")) || line.contains(&format!("knet::{name}"))
+            });
+            if !logs {
+                continue;
+            }
+            lines_of_ours += 1;
+            let before = &lines[number.saturating_sub(3)..number];
+            if before.iter().any(|line| line.contains(".allow(")) {
+                faults.push(format!("{}: {}", file.display(), line.trim()));
+            }
+        }
+    }
+    assert!(lines_of_ours > 80, "{lines_of_ours} lines found");
+    assert!(faults.is_empty(), "{faults:#?}");
+}

@@ -10,9 +10,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use clap::error::ErrorKind;
-
 #[path = "gpu-bench/arguments.rs"]
 mod arguments;
 #[path = "gpu-bench/correctness.rs"]
@@ -21,6 +18,8 @@ mod correctness;
 mod faults;
 #[path = "gpu-bench/measure.rs"]
 mod measure;
+#[path = "command_line/parse.rs"]
+mod parse;
 #[path = "gpu-bench/place.rs"]
 mod place;
 #[path = "gpu-bench/report.rs"]
@@ -32,11 +31,10 @@ mod workload;
 
 use arguments::{Arguments, On, Part};
 use knet::ffi::end_signals::EndSignals;
+use parse::parse;
 use place::Place;
 use report::Report;
 
-/// sysexits.h: the command was used wrongly.
-const USAGE: u8 = 64;
 /// sysexits.h: what is needed is not there.
 const UNAVAILABLE: u8 = 69;
 /// A comparison or a fault run went wrong.
@@ -73,16 +71,9 @@ impl Watch {
 }
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments: Arguments = match parse() {
         Ok(arguments) => arguments,
-        Err(error) => {
-            // Nobody is there to be told when it cannot be printed.
-            let _ = error.print();
-            return match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ => ExitCode::from(USAGE),
-            };
-        }
+        Err(code) => return code,
     };
     let signals = match EndSignals::catch() {
         Ok(signals) => Watch(signals),

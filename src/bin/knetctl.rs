@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use knet::config;
 
@@ -28,6 +27,8 @@ mod host;
 mod latency;
 #[path = "knetctl/nic.rs"]
 mod nic;
+#[path = "command_line/parse.rs"]
+mod parse;
 #[path = "knetctl/process.rs"]
 mod process;
 #[path = "knetctl/program.rs"]
@@ -49,8 +50,7 @@ mod trace;
 #[path = "knetctl/why.rs"]
 mod why;
 
-/// sysexits.h: the command was used wrongly.
-const USAGE: u8 = 64;
+use parse::{USAGE, parse};
 
 /// Checks the configuration of knet, runs programs on it, and looks inside.
 ///
@@ -81,7 +81,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Arguments::try_parse() {
+    match parse() {
         Ok(Arguments { command }) => {
             let status = execute(command);
             if print::has_failed() {
@@ -90,14 +90,7 @@ fn main() -> ExitCode {
                 status
             }
         }
-        Err(error) => {
-            // Nothing is left to tell when even this cannot be printed.
-            let _ = error.print();
-            match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ => ExitCode::from(USAGE),
-            }
-        }
+        Err(code) => code,
     }
 }
 

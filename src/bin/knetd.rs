@@ -9,35 +9,27 @@
 mod arguments;
 #[path = "knetd/log.rs"]
 mod log;
+#[path = "command_line/parse.rs"]
+mod parse;
 
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
-use clap::Parser;
-use clap::error::ErrorKind;
 use knet::host::End;
 use knet::runtime::host::{self, Start};
 
 use self::arguments::Arguments;
+use self::parse::parse;
 
-/// sysexits.h: the command was used wrongly.
-const USAGE: u8 = 64;
 /// sysexits.h: the service cannot be given.
 const UNAVAILABLE: u8 = 69;
 /// sysexits.h: an internal fault.
 const SOFTWARE: u8 = 70;
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments: Arguments = match parse() {
         Ok(arguments) => arguments,
-        Err(error) => {
-            // Nothing is left to tell when even this cannot be printed.
-            let _ = error.print();
-            return match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ => ExitCode::from(USAGE),
-            };
-        }
+        Err(code) => return code,
     };
     log::open(arguments.private);
     let code = match start(arguments).and_then(host::run) {

@@ -97,7 +97,7 @@ impl Term for Node {
         let Some(protocol) = protocol.map(Expression::Is) else {
             return Self::qualified(words).map(Expression::Is);
         };
-        words.next();
+        words.pop();
         let goes_on = ["src", "dst", "host", "net", "port", "portrange"];
         if words.first().is_some_and(|word| goes_on.contains(&word)) {
             let qualified = Expression::Is(Self::qualified(words)?);
@@ -109,7 +109,7 @@ impl Term for Node {
 
 impl Node {
     fn qualified(words: &mut Words) -> Result<Self, String> {
-        let mut word = words.next().unwrap_or_default();
+        let mut word = words.pop().unwrap_or_default();
         let side = match word.as_str() {
             "src" => Side::Source,
             "dst" => Side::Destination,
@@ -117,7 +117,7 @@ impl Node {
         };
         if side != Side::Either {
             word = words
-                .next()
+                .pop()
                 .ok_or("src and dst want host, net, port or portrange")?;
         }
         match word.as_str() {

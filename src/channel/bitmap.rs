@@ -48,8 +48,11 @@ impl<'a> Bitmap<'a> {
         if word.fetch_or(bit, Ordering::SeqCst) & bit != 0 {
             return false;
         }
-        if let Some(summary) = self.summary.get(leaf / 64) {
-            summary.fetch_or(1 << (leaf % 64), Ordering::SeqCst);
+        let hint = 1 << (leaf % 64);
+        if let Some(summary) = self.summary.get(leaf / 64)
+            && summary.load(Ordering::SeqCst) & hint == 0
+        {
+            summary.fetch_or(hint, Ordering::SeqCst);
         }
         true
     }
@@ -88,7 +91,7 @@ impl<'a> Bitmap<'a> {
         if words == 0 {
             return;
         }
-        let from = from % self.len().max(1);
+        let from = if from < self.len() { from } else { 0 };
         // The leaf at `from` is visited in two parts: what is behind `from` first, what is before it last.
         let split = Split {
             leaf: from as usize / 64,
@@ -98,9 +101,10 @@ impl<'a> Bitmap<'a> {
             return;
         }
         let next = split.leaf + 1;
-        let start = (next / 64) % words;
+        let round = |at: usize| if at < words { at } else { at - words };
+        let start = round(next / 64);
         for step in 0..=words {
-            let at = (start + step) % words;
+            let at = round(start + step);
             // The first word is visited twice as well.
             let (low, high) = match step {
                 0 => (next % 64, 64),

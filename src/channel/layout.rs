@@ -103,13 +103,24 @@ impl Layout {
     /// Object indices of each half that belong to one lcore; a power of two, 64 at least.
     #[must_use]
     pub const fn share(&self) -> u32 {
-        self.objects / 2 / self.lcores.next_power_of_two()
+        1 << self.share_bits()
+    }
+
+    /// The logarithm of [`Layout::share`]: all that goes into it are powers of two, and each call of a program asks for it.
+    const fn share_bits(&self) -> u32 {
+        let all = self.objects.trailing_zeros();
+        all - 1 - self.lcores.next_power_of_two().trailing_zeros()
+    }
+
+    /// The place of `object` in its share.
+    const fn place(&self, object: u32) -> u32 {
+        object & (self.share() - 1)
     }
 
     /// The lcore that an object belongs to. Indices of nobody's share say a number that is no lcore.
     #[must_use]
     pub const fn lcore_of(&self, object: u32) -> u32 {
-        (object & (self.objects / 2 - 1)) / self.share()
+        (object & (self.objects / 2 - 1)) >> self.share_bits()
     }
 
     /// The indices of `lcore` that the program hands out.
@@ -135,7 +146,7 @@ impl Layout {
     /// Whether `object` is one of those with larger rings.
     #[must_use]
     pub const fn is_large(&self, object: u32) -> bool {
-        self.large_ring_bytes != 0 && object % self.share() < LARGE_OBJECTS
+        self.large_ring_bytes != 0 && self.place(object) < LARGE_OBJECTS
     }
 
     /// Bytes of the receive ring of `object`.
@@ -160,7 +171,7 @@ impl Layout {
 
     /// The place of `object`, which has larger rings, among those.
     const fn large_place(&self, object: u32) -> u64 {
-        (object / self.share() * LARGE_OBJECTS + object % self.share()) as u64
+        ((object >> self.share_bits()) * LARGE_OBJECTS + self.place(object)) as u64
     }
 
     /// Where the larger rings begin that lie behind usual ones of `bytes` from offset `at` on.
@@ -324,6 +335,12 @@ mod tests {
                 layout.table_bytes(),
             ];
             assert!(marks.is_sorted());
+            // A mapping computes both from the first ones and one distance.
+            let far = layout.ready_at(1) - layout.ready_at(0);
+            assert_eq!(layout.ready_at(9), layout.ready_at(0) + 9 * far);
+            assert_eq!(layout.doorbells_at(3), layout.doorbells_at(0) + 3 * far);
+            let share = layout.share();
+            assert!(share.is_power_of_two() && share >= 64);
             for object in [0, 1, layout.objects - 1] {
                 let ring = layout.tx_ring_at(object);
                 assert_eq!(

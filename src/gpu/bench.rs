@@ -12,6 +12,8 @@ pub(super) enum Bench {
     Peek,
     /// Turns every bit.
     Poke,
+    /// What docs/examples/count_zeros.cu does, once more: `user` with that function.
+    CountZeros,
 }
 
 impl PayloadKernel for Bench {
@@ -20,10 +22,11 @@ impl PayloadKernel for Bench {
             Self::Macswap => "macswap",
             Self::Peek => "peek",
             Self::Poke => "poke",
+            Self::CountZeros => "user",
         }
     }
 
-    fn run(&mut self, chunk: &mut Chunk<'_>, _: &mut KernelState) -> Finding {
+    fn run(&mut self, chunk: &mut Chunk<'_>, state: &mut KernelState) -> Finding {
         let mut finding = Finding::NOTHING;
         match self {
             Self::Macswap => {
@@ -33,12 +36,22 @@ impl PayloadKernel for Bench {
             }
             Self::Peek => finding.aux = chunk.bytes.iter().map(|byte| u64::from(*byte)).sum(),
             Self::Poke => chunk.bytes.iter_mut().for_each(|byte| *byte = !*byte),
+            Self::CountZeros => {
+                let zeros = chunk.bytes.iter().filter(|byte| **byte == 0).count();
+                state.0[0] += zeros as u64;
+                finding.figure = u32::try_from(zeros).unwrap_or(u32::MAX);
+                finding.matched = (zeros * 4 > chunk.bytes.len()).then_some(finding.figure);
+                finding.aux = state.0[0];
+            }
         }
         finding
     }
 
     fn device_params(&mut self) -> Result<Vec<u8>, String> {
-        Ok(Vec::new())
+        match self {
+            Self::CountZeros => Ok(vec![0; super::user::PARAMS_BYTES]),
+            Self::Macswap | Self::Peek | Self::Poke => Ok(Vec::new()),
+        }
     }
 }
 

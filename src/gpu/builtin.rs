@@ -24,6 +24,8 @@ pub enum Builtin {
     Peek,
     /// `poke`, which reads and writes everything.
     Poke,
+    /// `user` with the function of docs/examples/count_zeros.cu.
+    CountZeros,
 }
 
 impl Builtin {
@@ -43,6 +45,7 @@ impl Builtin {
             Self::Macswap => Box::new(Bench::Macswap),
             Self::Peek => Box::new(Bench::Peek),
             Self::Poke => Box::new(Bench::Poke),
+            Self::CountZeros => Box::new(Bench::CountZeros),
         })
     }
 }

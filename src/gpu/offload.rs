@@ -289,7 +289,7 @@ impl Offload {
         self.free(batch.slot);
     }
 
-    fn free(&mut self, slot: usize) {
+    fn free(&self, slot: usize) {
         self.slots.take_back(slot);
         if !self.gpu.is_on() {
             return;

@@ -170,7 +170,7 @@ fn tokens(text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const GOOD: &str = include_str!("../../tests/fixtures/user.ptx");
+    const GOOD: &str = include_str!("../../docs/examples/count_zeros.ptx");
 
     fn fault(text: &str, function: &str) -> String {
         UserPtx::examine(text.as_bytes(), function).unwrap_err()

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use super::accelerator::Accelerator;
 use super::offload::{Event, Offload, Prepared, Ticket};
 use super::ring::{PacketRecord, PacketResult};
+use super::user::UserCode;
 use crate::config::payload::{Batches, Gpu, Instead, Mode};
-use crate::ffi::cuda::{Registered, attribute};
+use crate::ffi::cuda::{Module, Registered, attribute};
 use crate::id::FlowId;
 use crate::time::Instant;
 
@@ -161,9 +162,19 @@ impl Rig {
     /// # Errors
     /// One line: what the driver or the GPU lacks for it.
     pub fn run(&self, kernel: &'static str, params: &[u8], way: &Way) -> Result<Run, String> {
+        self.start((kernel, self.gpu.module), params, way)
+    }
+
+    /// As [`Rig::run`], with a user's function.
+    pub fn run_user(&self, code: &UserCode, params: &[u8], way: &Way) -> Result<Run, String> {
+        self.gpu.enter().map_err(|fault| fault.to_string())?;
+        let module = self.gpu.link(code)?;
+        self.start(("user", module), params, way)
+    }
+
+    fn start(&self, code: (&'static str, Module), params: &[u8], way: &Way) -> Result<Run, String> {
         self.gpu.enter().map_err(|fault| fault.to_string())?;
         let batches = batches(way);
-        let code = (kernel, self.gpu.module);
         let offload =
             Prepared::new(&self.gpu, code, params, &batches)?.start(way.mode, &batches)?;
         Ok(Run {

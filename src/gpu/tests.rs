@@ -1,12 +1,12 @@
 //! The stand-in for the driver's library (`tests/gpu/standin.c`), built once and copied for each test that wants its own.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::pipeline::{Pipeline, Placement};
-use crate::config::payload::{Gpu, Mode, PayloadRule};
+use crate::config::payload::{Gpu, Kernel, Mode, OnMatch, PayloadRule, User, WithoutGpu};
 
 pub(crate) const MODES: [Mode; 4] = [Mode::Launch, Mode::Persistent, Mode::Memops, Mode::Graph];
 
@@ -15,8 +15,8 @@ pub(crate) struct StandIn {
     folder: PathBuf,
 }
 
-fn built() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+fn built() -> &'static [u8] {
+    static BUILT: OnceLock<Vec<u8>> = OnceLock::new();
     BUILT.get_or_init(|| {
         let library = std::env::temp_dir().join(format!("knet-standin-{}.so", std::process::id()));
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gpu/standin.c");
@@ -27,7 +27,9 @@ fn built() -> &'static Path {
             .status()
             .unwrap();
         assert!(status.success());
-        library
+        let bytes = std::fs::read(&library).unwrap();
+        std::fs::remove_file(library).unwrap();
+        bytes
     })
 }
 
@@ -41,7 +43,7 @@ impl StandIn {
             folder: std::env::temp_dir().join(name),
         };
         std::fs::create_dir_all(&made.folder).unwrap();
-        let mut library = std::fs::read(built()).unwrap();
+        let mut library = built().to_vec();
         for name in missing {
             let wanted = [b"\0", name.as_bytes(), b"\0"].concat();
             let mut places = 0;
@@ -110,7 +112,7 @@ pub(crate) fn load(config: &Gpu) -> Pipeline {
 
 /// Where a stage of one rule comes to run.
 fn placed(stand_in: &StandIn, mode: Mode) -> Placement {
-    let rule = super::pipeline::tests::rule(crate::config::payload::Kernel::Crc32c);
+    let rule = super::pipeline::tests::rule(Kernel::Crc32c);
     let config = stand_in.config(mode, vec![rule]);
     let (stage, place) = Pipeline::load_with(&config, &ptx()).unwrap();
     assert!(stage.stream.is_some());
@@ -200,6 +202,10 @@ fn a_call_that_is_missing_costs_what_needs_it_and_no_more() {
         ("cuGraphLaunch", Some(Mode::Graph)),
         ("cuLaunchCooperativeKernel", None),
         ("cuGetErrorName", None),
+        ("cuLinkCreate_v2", None),
+        ("cuLinkAddData_v2", None),
+        ("cuLinkComplete", None),
+        ("cuLinkDestroy", None),
     ] {
         for mode in MODES {
             assert_eq!(starts(name, mode), needs != Some(mode), "{name} {mode:?}");
@@ -225,7 +231,7 @@ fn a_library_that_is_none_is_one_line() {
 fn a_gpu_is_chosen_by_index_address_or_uuid() {
     let stand_in = StandIn::new("", &[]);
     let chosen = |device: &str| {
-        let rule = super::pipeline::tests::rule(crate::config::payload::Kernel::Stats);
+        let rule = super::pipeline::tests::rule(Kernel::Stats);
         let mut config = stand_in.config(Mode::Launch, vec![rule]);
         config.device = device.to_owned();
         Pipeline::load_with(&config, &ptx()).unwrap().1
@@ -236,5 +242,180 @@ fn a_gpu_is_chosen_by_index_address_or_uuid() {
     }
     for device in ["1", "0000:02:00.0", &uuid.replace('b', "c"), "a\0b"] {
         assert!(matches!(chosen(device), Placement::NoGpu(_)), "{device}");
+    }
+}
+
+/// The example of a user's function, in a file of the test's own.
+struct Example(PathBuf);
+
+impl Example {
+    fn new(name: &str, change: impl FnOnce(String) -> String) -> Self {
+        let text = include_str!("../../docs/examples/count_zeros.ptx").to_owned();
+        let file = format!("knet-user-{}-{name}", std::process::id());
+        let made = Self(std::env::temp_dir().join(file));
+        std::fs::write(&made.0, change(text)).unwrap();
+        made
+    }
+
+    fn path(&self) -> String {
+        self.0.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A rule that calls the example's function.
+pub(crate) fn user(file: &str, without: WithoutGpu) -> PayloadRule {
+    super::pipeline::tests::rule(Kernel::User(User {
+        file: file.to_owned(),
+        function: "count_zeros".to_owned(),
+        writes: false,
+        on_match: OnMatch::Pass,
+        mirror_file: String::new(),
+        without,
+    }))
+}
+
+/// The rule, with its file for as long as `use_it` runs.
+pub(crate) fn with_user<T>(
+    name: &str,
+    without: WithoutGpu,
+    use_it: impl FnOnce(PayloadRule) -> T,
+) -> T {
+    let example = Example::new(name, |text| text);
+    use_it(user(&example.path(), without))
+}
+
+fn refusal(config: &Gpu) -> String {
+    Pipeline::load_with(config, &ptx()).unwrap_err()
+}
+
+#[test]
+fn a_users_file_that_is_of_no_use_is_told_with_the_rule() {
+    let stand_in = StandIn::new("", &[]);
+    let loaded = |file: &str| {
+        let rule = user(file, WithoutGpu::Refuse);
+        refusal(&stand_in.config(Mode::Launch, vec![rule]))
+    };
+    let fault = loaded("/nonexistent/mine.ptx");
+    assert!(
+        fault.starts_with("gpu.pipeline[0]: ptx_file /nonexistent/mine.ptx: "),
+        "{fault}"
+    );
+    let other = Example::new("other", |text| text.replace("count_zeros", "count_ones"));
+    assert!(loaded(&other.path()).contains("has no function \"count_zeros\", but count_ones"));
+    let wrong = Example::new("wrong", |text| {
+        text.replacen(".param .b64 count_zeros_param_0,", "", 1)
+    });
+    assert!(loaded(&wrong.path()).contains("is to take (.b64 .b64 .b32 .b64)"));
+}
+
+/// Faults and missing calls of the driver, what is done to the example, what is said.
+type Case = (
+    &'static str,
+    &'static [&'static str],
+    fn(String) -> String,
+    &'static str,
+);
+
+#[test]
+fn what_the_driver_has_against_a_users_function_is_told_with_its_log() {
+    let newer = |text: String| text.replace("sm_80", "sm_97");
+    let calls =
+        |text: String| format!("{text}\n.extern .func (.param .b32 a) elsewhere(.param .b32 b);\n");
+    let same = |text: String| text;
+    let cases: [Case; 8] = [
+        ("", &[], newer, "is for sm_97, and stand-in is sm_94"),
+        (
+            "",
+            &[],
+            calls,
+            "error   : Undefined reference to 'elsewhere'; fatal   : linking failed",
+        ),
+        (
+            "link=2",
+            &[],
+            same,
+            "cuLinkCreate says 2 (CUDA_ERROR_OUT_OF_MEMORY)",
+        ),
+        ("linkadd=218", &[], same, "cuLinkAddData says 218"),
+        ("linkend=999", &[], same, "cuLinkComplete says 999"),
+        ("load=209@2", &[], same, "cuModuleLoadDataEx says 209"),
+        (
+            "",
+            &["cuLinkComplete"],
+            same,
+            "the driver has no cuLinkComplete",
+        ),
+        (
+            "",
+            &["cuLinkDestroy"],
+            same,
+            "the driver has no cuLinkDestroy",
+        ),
+    ];
+    for (number, (faults, missing, change, wanted)) in cases.into_iter().enumerate() {
+        let stand_in = StandIn::new(faults, missing);
+        let example = Example::new(&format!("link-{number}"), change);
+        let config = |without| stand_in.config(Mode::Launch, vec![user(&example.path(), without)]);
+        let refused = refusal(&config(WithoutGpu::Refuse));
+        assert!(
+            refused.starts_with("gpu.pipeline[0]: only a GPU can run kernel user: ptx_file "),
+            "{refused}"
+        );
+        assert!(
+            refused.contains(wanted) && !refused.contains('\n'),
+            "{refused}"
+        );
+        // The other rules have their GPU, and this one's payload passes.
+        let stand_in = StandIn::new(faults, missing);
+        let config = |without| stand_in.config(Mode::Launch, vec![user(&example.path(), without)]);
+        let placed = Pipeline::load_with(&config(WithoutGpu::Pass), &ptx())
+            .unwrap()
+            .1;
+        assert!(matches!(placed, Placement::Gpu(_)), "{placed:?}");
+    }
+    // The example is of the version that the kernels have: with a newer one it is the example that is refused.
+    let stand_in = StandIn::new("ptx=80", &[]);
+    let newest = Example::new("newest", |text| {
+        text.replacen(".version 8.0", ".version 8.7", 1)
+    });
+    let rule = user(&newest.path(), WithoutGpu::Refuse);
+    let refused = refusal(&stand_in.config(Mode::Launch, vec![rule]));
+    assert!(
+        refused.contains("too new for the driver: cuLinkAddData says 222 ptxas"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn without_a_gpu_a_users_payload_is_refused_or_passes_as_the_rule_says() {
+    let none = StandIn::new("count=0", &[]);
+    for mode in [Mode::Cpu, Mode::Launch] {
+        with_user(
+            &format!("none-{}", mode.name()),
+            WithoutGpu::Refuse,
+            |rule| {
+                let refused = refusal(&none.config(mode, vec![rule]));
+                assert!(
+                    refused.contains("only a GPU can run kernel user: "),
+                    "{refused}"
+                );
+            },
+        );
+        with_user(
+            &format!("passes-{}", mode.name()),
+            WithoutGpu::Pass,
+            |rule| {
+                let (pipeline, place) =
+                    Pipeline::load_with(&none.config(mode, vec![rule]), &ptx()).unwrap();
+                assert!(!matches!(place, Placement::Gpu(_)), "{place:?}");
+                assert!(pipeline.stream.is_some());
+            },
+        );
     }
 }

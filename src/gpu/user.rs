@@ -6,7 +6,7 @@ use super::ptx::{self, UserPtx};
 use crate::config::payload::{User, WithoutGpu};
 
 /// Bytes of device memory that the function is given: zero at the start.
-const PARAMS_BYTES: usize = 4_096;
+pub(super) const PARAMS_BYTES: usize = 4_096;
 
 /// A function in PTX, looked at and not yet linked.
 #[derive(Clone, Debug)]

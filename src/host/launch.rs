@@ -347,56 +347,13 @@ const SOMAXCONN: u32 = 4_096;
 mod tests {
     use super::*;
     use crate::channel::cell::host_state;
-    use crate::channel::layout::Layout;
     use crate::channel::sync::Ordering;
-    use crate::device::fault::FaultConfig;
-    use crate::device::pair::pair;
-    use crate::device::{RxFrame, RxQueue};
-    use crate::lcore::tests::stack_config;
-    use crate::lcore::{Mail, Mailbox, Segments};
-    use crate::stack::Owner;
-    use crate::time::Instant;
-
-    /// A driver with a bug that shows at its third burst.
-    struct Broken(u32);
-
-    impl RxQueue for Broken {
-        fn rx_burst(&mut self, _: Instant, _: &mut dyn FnMut(&mut [RxFrame<'_>])) -> usize {
-            self.0 += 1;
-            assert!(self.0 < 3, "a bug in a driver");
-            0
-        }
-    }
+    use crate::lcore::tests::broken;
 
     #[test]
     fn a_panic_of_the_lcore_is_told_to_every_program() {
-        let (mut device, _peer) = pair(FaultConfig::none(), FaultConfig::none(), 1_500);
-        let stack = Stack::new(stack_config([10, 0, 0, 1].into(), &device));
-        let (_, tx) = device.queue_pair(0).unwrap();
-        let mailbox = Arc::new(Mailbox::new().unwrap());
-        let layout = Layout::for_flows(1, 4_096, 4_096);
-        let segments = Arc::new(Segments::create(layout).unwrap());
-        mailbox.post(Mail::Attach {
-            owner: Owner(0),
-            user: 0,
-            segments: Arc::clone(&segments),
-        });
-        run(LcoreConfig {
-            stack,
-            rx: Box::new(Broken(0)),
-            tx,
-            mailbox,
-            status: Arc::default(),
-            pipeline: Pipeline::default(),
-            idle: IdleConfig {
-                policy: IdlePolicy::Spin,
-                spin: Duration::ZERO,
-            },
-            shares_cpu: true,
-            somaxconn: 1,
-            peers: None,
-            now: time::monotonic(),
-        });
+        let (lcore, segments) = broken(IdlePolicy::Spin);
+        run(lcore);
         let state = &segments.control.header().host_state;
         assert_eq!(state.load(Ordering::Relaxed), host_state::DEAD);
     }

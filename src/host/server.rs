@@ -20,7 +20,6 @@ use crate::config::Config;
 use crate::errno::{Errno, Result};
 use crate::ffi::end_signals::EndSignals;
 use crate::lcore::{Lcore, LcoreStatus};
-use crate::stack::rate_limit::RateLimit;
 use crate::time::{self, Instant};
 
 /// Takes an lcore that no thread of the host runs, with what hangs up when it is dropped.
@@ -89,8 +88,6 @@ pub struct Server {
     pub(super) desk: Arc<Desk>,
     pub(super) sessions: Sessions,
     pub(super) telemetry: Option<Telemetry>,
-    /// Log lines that clients can provoke.
-    pub(super) warnings: RateLimit,
     pub(super) life: Life,
     pub(super) signals: Option<EndSignals>,
     /// It runs inside a program, whose threads drive the loop.
@@ -134,7 +131,6 @@ impl Server {
             desk: Arc::new(Desk::new().map_err(no_descriptor)?),
             sessions: Sessions::default(),
             telemetry: None,
-            warnings: RateLimit::new(1, 16),
             life: Life::new(
                 matches!(config, ServerConfig::Private { .. }),
                 core::time::Duration::ZERO,

@@ -133,9 +133,7 @@ impl Server {
                 self.child(place, owner, cell, message.b);
             }
             (kind, standing) => {
-                if self.warnings.allow(time::monotonic()) {
-                    crate::warn!("message={kind:?} standing={standing:?} action=hang_up");
-                }
+                crate::warn!("message={kind:?} standing={standing:?} action=hang_up");
                 self.gone(place);
             }
         }
@@ -147,10 +145,10 @@ impl Server {
 
     fn waiter(&mut self, owner: Owner, slot: u32, eventfd: Option<OwnedFd>) {
         let Some(eventfd) = eventfd else {
-            return self.refuse_waiter(slot, "no descriptor");
+            return refuse_waiter(slot, "no descriptor");
         };
         if slot >= SLOTS + EPOLLS {
-            return self.refuse_waiter(slot, "no such slot");
+            return refuse_waiter(slot, "no such slot");
         }
         let eventfd = socket::checked_eventfd(eventfd);
         if let (Some(epoll), Ok(eventfd)) = (readiness::herald::epoll(slot), &eventfd)
@@ -172,19 +170,16 @@ impl Server {
                     family.keep_waiter(slot, eventfd);
                 }
             }
-            Err(errno) => self.refuse_waiter(slot, &errno.to_string()),
+            Err(errno) => refuse_waiter(slot, &errno.to_string()),
         }
     }
 
     /// Where a socket's signals go. Before there is an lcore there is no socket either.
-    fn signals(&mut self, owner: Owner, object: u32, what: u32, pipe: Option<OwnedFd>) {
+    fn signals(&self, owner: Owner, object: u32, what: u32, pipe: Option<OwnedFd>) {
         let pipe = match pipe.map(socket::checked_pipe).transpose() {
             Ok(pipe) => pipe,
             Err(errno) => {
-                if self.warnings.allow(time::monotonic()) {
-                    crate::warn!("message=Signals object={object} errno={errno}");
-                }
-                return;
+                return crate::warn!("message=Signals object={object} errno={errno}");
             }
         };
         if self.running.is_some() {
@@ -197,12 +192,6 @@ impl Server {
                 urgent: what & 1 != 0,
                 pipe: pipe.clone(),
             });
-        }
-    }
-
-    fn refuse_waiter(&mut self, slot: u32, reason: &str) {
-        if self.warnings.allow(time::monotonic()) {
-            crate::warn!("message=Waiter slot={slot} reason=\"{reason}\"");
         }
     }
 
@@ -275,4 +264,8 @@ impl Server {
             self.gone(place);
         }
     }
+}
+
+fn refuse_waiter(slot: u32, reason: &str) {
+    crate::warn!("message=Waiter slot={slot} reason=\"{reason}\"");
 }

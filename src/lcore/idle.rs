@@ -45,16 +45,23 @@ pub(super) struct Idle {
     /// Others run on its CPU.
     shared: bool,
     last_work: Instant,
-    /// It polls longer than it was told, because its last sleep was not worth it.
-    stretched: bool,
-    /// Short sleeps before it polls longer again.
+    /// How well polling longer than it was told does; it does so while there is some of it.
+    credit: u32,
+    /// Short sleeps before it is tried again.
     held_off: u32,
+    /// It has slept since the last work, which it then has not found by polling.
+    rested: bool,
 }
 
-/// A loop whose sleep was short polls so many times as long before the next one.
+/// A loop that polls longer does so for so many times as long.
 const STRETCH: u32 = 4;
-/// Where that did not help, so many short sleeps pass before it is tried again: on a CPU that both ends share nothing comes while
-/// one of them polls.
+/// So many times in vain, and it is given up, where it has found work before.
+const CREDIT: u32 = 8;
+/// And where it has not.
+const TRIAL: u32 = 2;
+/// What finding work by it is worth.
+const FOUND: u32 = 2;
+/// So many short sleeps pass before it is tried again: on a CPU that both ends share nothing comes while one of them polls.
 const HOLD_OFF: u32 = 16;
 
 impl Idle {
@@ -63,8 +70,9 @@ impl Idle {
             config,
             shared,
             last_work: now,
-            stretched: false,
+            credit: 0,
             held_off: 0,
+            rested: false,
         }
     }
 
@@ -73,25 +81,28 @@ impl Idle {
         self.shared = true;
     }
 
+    /// How long it polls. Falling asleep and waking up takes both ends longer than many a wait: where work comes that soon, polling
+    /// on is cheaper (as the halt polling of KVM).
     fn spin(&self) -> Duration {
-        if self.stretched {
+        if self.credit > 0 {
             self.config.spin * STRETCH
         } else {
             self.config.spin
         }
     }
 
-    /// Learns from a sleep that is over. Falling asleep and waking up takes both ends longer than many a sleep: where work comes
-    /// that soon, polling on is cheaper (as the halt polling of KVM).
+    /// Learns from a sleep of `passed` that is over. Told of what who drives from outside sleeps: an lcore that has its own CPU, or
+    /// yields, polls as long as it was told to.
     pub(super) fn slept(&mut self, passed: Duration) {
-        let short = passed < self.config.spin * STRETCH;
-        let failed = short && self.stretched;
-        if failed {
+        self.rested = true;
+        if self.credit > 0 {
+            self.credit -= 1;
             self.held_off = HOLD_OFF;
-        }
-        self.stretched = short && self.held_off == 0;
-        if short {
+        } else if passed < self.config.spin * STRETCH {
             self.held_off = self.held_off.saturating_sub(1);
+            if self.held_off == 0 {
+                self.credit = TRIAL;
+            }
         }
     }
 
@@ -99,6 +110,10 @@ impl Idle {
     /// must be polled.
     pub(super) fn next(&mut self, now: Instant, worked: bool, can_sleep: bool) -> Next {
         if worked {
+            let rested = core::mem::take(&mut self.rested);
+            if !rested && self.credit > 0 && now.since(self.last_work) >= self.config.spin {
+                self.credit = (self.credit + FOUND).min(CREDIT);
+            }
             self.last_work = now;
             return Next::Turn;
         }
@@ -169,27 +184,51 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_slept_for_a_moment_polls_longer_unless_that_does_not_help() {
+    fn a_loop_polls_longer_while_that_finds_work() {
         let config = IdleConfig {
             policy: IdlePolicy::Adaptive,
             spin: Duration::from_micros(50),
         };
         let at = Instant::from_micros;
-        let short = Duration::from_micros(120);
+        let (short, long) = (Duration::from_micros(120), Duration::from_millis(5));
         let mut idle = Idle::new(config, false, at(0));
-        idle.slept(short);
-        assert_eq!(idle.next(at(199), false, true), Next::Turn);
-        assert_eq!(idle.next(at(200), false, true), Next::Sleep);
-        // Nothing came while it polled, but soon after it fell asleep.
-        for _ in 0..HOLD_OFF {
-            idle.slept(short);
-            assert_eq!(idle.next(at(50), false, true), Next::Sleep);
+        let mut now = 0;
+        let mut polls = |idle: &mut Idle| {
+            assert_eq!(idle.next(at(now), true, true), Next::Turn);
+            let mut asleep = |after: u64| idle.next(at(now + after), false, true) == Next::Sleep;
+            let longest = [50, 200].into_iter().find(|&after| asleep(after));
+            now += 1_000;
+            longest
+        };
+        // What comes late is slept for.
+        for _ in 0..100 {
+            assert_eq!(polls(&mut idle), Some(50));
+            idle.slept(long);
         }
+        // Where it comes soon, polling on is tried now and then.
         idle.slept(short);
-        assert_eq!(idle.next(at(199), false, true), Next::Turn);
-        idle.slept(Duration::from_millis(5));
-        assert_eq!(idle.next(at(50), false, true), Next::Sleep);
+        for _ in 0..3 {
+            for _ in 0..TRIAL {
+                assert_eq!(polls(&mut idle), Some(200));
+                idle.slept(short);
+            }
+            for _ in 0..HOLD_OFF {
+                assert_eq!(polls(&mut idle), Some(50), "nothing was found");
+                idle.slept(short);
+            }
+        }
+        assert_eq!(polls(&mut idle), Some(200));
+        // Found by it, so that it goes on.
         idle.slept(short);
-        assert_eq!(idle.next(at(199), false, true), Next::Turn);
+        for found in 0..CREDIT {
+            let at = at(100_000 + u64::from(found) * 120);
+            assert_eq!(idle.next(at, true, true), Next::Turn);
+        }
+        for _ in 1..CREDIT {
+            idle.slept(long);
+            assert_eq!(polls(&mut idle), Some(200));
+        }
+        idle.slept(long);
+        assert_eq!(polls(&mut idle), Some(50));
     }
 }

@@ -125,9 +125,23 @@ impl Work<'_> {
         let closing = self.records.at(object).is_some_and(|record| record.closing);
         if closing {
             self.let_go(object);
-        } else {
+        } else if !self.is_level(object, cell) {
             self.pull(object, flow);
         }
+    }
+
+    /// Whether [`Work::pull`] would find nothing to move: the program has written and read nothing since the last time, which is
+    /// so for most of what comes in, and what it does next rings. What acknowledgements make room for matters to limits only.
+    fn is_level(&self, object: u32, cell: &ObjectCell) -> bool {
+        let Some(record) = self.records.at(object) else {
+            return false;
+        };
+        self.shared.stage.is_none()
+            && !record.connecting
+            && cell.host.flags.load(Ordering::Relaxed) & flag::LIMITED == 0
+            && cell.write.shut.load(Ordering::Relaxed) == 0
+            && cell.write.tx_tail.load(Ordering::Acquire) == record.tx_head
+            && cell.read.rx_head.load(Ordering::Acquire) == record.rx_head
     }
 
     /// A flow is over. Bytes not read yet stay in its ring.

@@ -1,6 +1,7 @@
 //! The host's half of the contract, driven turn by turn in virtual time by programs that only write cells.
 
 mod aloft;
+mod broken;
 mod connect;
 mod ending;
 mod held;
@@ -21,6 +22,7 @@ mod watch;
 use core::time::Duration;
 use std::sync::Arc;
 
+pub(crate) use broken::broken;
 pub(crate) use lab::stack_config;
 use lab::{ENDPOINT, Lab, OWNER, SERVER};
 

@@ -336,6 +336,9 @@ impl Lcore {
 
     /// Tells the programs what became different.
     fn publish(&mut self, now: Instant) -> usize {
+        if !self.stack.has_changes() {
+            return 0;
+        }
         let mut changes = core::mem::take(&mut self.changes);
         self.stack.take_changes(&mut changes);
         let count = changes.len();

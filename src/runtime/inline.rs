@@ -337,54 +337,13 @@ fn line(level: Level, text: &str) {
 mod tests {
     use super::*;
     use crate::channel::cell::host_state;
-    use crate::channel::layout::Layout;
-    use crate::device::fault::FaultConfig;
-    use crate::device::pair::pair;
-    use crate::device::{Device, RxFrame, RxQueue};
-    use crate::lcore::tests::stack_config;
-    use crate::lcore::{IdleConfig, IdlePolicy, LcoreConfig, Mail, Mailbox, Segments};
-    use crate::stack::{Owner, Stack};
-    use std::sync::Arc;
-
-    /// A driver with a bug that shows at its third burst.
-    struct Broken(u32);
-
-    impl RxQueue for Broken {
-        fn rx_burst(&mut self, _: Instant, _: &mut dyn FnMut(&mut [RxFrame<'_>])) -> usize {
-            self.0 += 1;
-            assert!(self.0 < 3, "a bug in a driver");
-            0
-        }
-    }
+    use crate::lcore::IdlePolicy;
+    use crate::lcore::tests::broken;
 
     #[test]
     fn a_panic_in_a_turn_resets_the_sockets_and_leaves_the_program_alone() {
-        let (mut device, _peer) = pair(FaultConfig::none(), FaultConfig::none(), 1_500);
-        let stack = Stack::new(stack_config([10, 0, 0, 1].into(), &device));
-        let (_, tx) = device.queue_pair(0).unwrap();
-        let mailbox = Arc::new(Mailbox::new().unwrap());
-        let segments = Arc::new(Segments::create(Layout::for_flows(1, 4_096, 4_096)).unwrap());
-        mailbox.post(Mail::Attach {
-            owner: Owner(0),
-            user: 0,
-            segments: Arc::clone(&segments),
-        });
-        let lcore = Lcore::new(LcoreConfig {
-            stack,
-            rx: Box::new(Broken(0)),
-            tx,
-            mailbox,
-            status: Arc::default(),
-            pipeline: crate::gpu::Pipeline::default(),
-            idle: IdleConfig {
-                policy: IdlePolicy::Adaptive,
-                spin: Duration::ZERO,
-            },
-            shares_cpu: false,
-            somaxconn: 1,
-            peers: None,
-            now: monotonic(),
-        });
+        let (lcore, segments) = broken(IdlePolicy::Adaptive);
+        let lcore = Lcore::new(lcore);
         let (end, alive) = rustix::pipe::pipe().unwrap();
         let mut driven = Driven {
             lcore: Some(lcore),

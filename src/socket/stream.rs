@@ -7,7 +7,7 @@ use super::state;
 use crate::attach::{Link, Object};
 use crate::channel::byte_ring::{self, Range};
 use crate::channel::cell::{ObjectCell, flag, kind, shut};
-use crate::channel::sync::{Ordering, fence};
+use crate::channel::sync::{Ordering, fence, fence_behind_update};
 use crate::errno::{Errno, Result};
 use crate::readiness;
 use crate::readiness::limit::limit;
@@ -464,7 +464,7 @@ impl Writer<'_> {
         let word = &self.cell.write.tx_owner;
         let held = owner::take(self.link, word);
         // Pairs with the lcore, which takes the memory of an idle ring away and then looks whether it has an owner.
-        fence(Ordering::SeqCst);
+        fence_behind_update();
         if held == Held::FromDead {
             byte_ring::forget_unpublished(&self.cell.write);
         }

@@ -57,12 +57,10 @@ impl Stack {
         }
         if let Some((address, mac)) = outcome.duplicate.filter(|_| answers) {
             self.counters.arp_duplicates.raise();
-            if self.warnings.allow(io.now) {
-                let [a, b, c, d, e, f] = mac;
-                crate::warn!(
-                    "event=duplicate_address address={address} other_mac={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"
-                );
-            }
+            let [a, b, c, d, e, f] = mac;
+            crate::warn!(
+                "event=duplicate_address address={address} other_mac={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"
+            );
         }
         if let Some(address) = outcome.learned {
             self.next_hop_known(io, address);
@@ -89,6 +87,9 @@ impl Stack {
 
     /// Sends ARP frames that are due, and ends the connects of next hops that did not answer.
     pub(crate) fn poll_neighbors(&mut self, io: &mut Io<'_>) -> usize {
+        if self.neighbors.is_quiet(io.now) {
+            return 0;
+        }
         let failed = self.send_arp(io.now, io.tx);
         let count = failed.len();
         for address in failed {

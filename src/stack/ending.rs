@@ -170,14 +170,12 @@ impl Stack {
         hot.engine.clear();
         cold.error.get_or_insert(Errno::CONNRESET);
         cold.state = FlowState::Closed;
-        // A peer that knows how to provoke it may do so at line rate; the counter tells them all.
-        if self.warnings.allow(io.now) {
-            crate::error!(
-                "event=flow_dropped_after_panic local={} remote={}",
-                key.local,
-                key.remote
-            );
-        }
+        // A peer that knows how to provoke it may do so at line rate; the log counts what it holds back.
+        crate::error!(
+            "event=flow_dropped_after_panic local={} remote={}",
+            key.local,
+            key.remote
+        );
         self.send_control(io, &reply, mac, looped);
         self.end(io, index);
     }

@@ -275,6 +275,14 @@ impl NeighborTable {
         }
     }
 
+    /// Whether [`NeighborTable::poll`] has nothing to do at `now`, which is so at nearly every look.
+    #[must_use]
+    pub fn is_quiet(&self, now: Instant) -> bool {
+        self.announcing.is_empty()
+            && self.defended.is_empty()
+            && self.timers.first().is_none_or(|(due, _)| *due > now)
+    }
+
     /// When [`NeighborTable::poll`] has something to do.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {

@@ -120,6 +120,9 @@ impl Stack {
         memory: &mut dyn FlowMemory,
         tx: &mut dyn TxQueue,
     ) -> usize {
+        if self.dirty.is_empty() && self.looped.len() == 0 {
+            return 0;
+        }
         self.tx_slots = self.tx_slots.max(tx.room());
         let mut io = Io { now, memory, tx };
         let mut work = 0;

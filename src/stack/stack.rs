@@ -84,8 +84,6 @@ pub struct Stack {
     pub(crate) resets: RateLimit,
     pub(crate) challenges: RateLimit,
     pub(crate) unreachables: RateLimit,
-    /// Log lines that others can provoke.
-    pub(crate) warnings: RateLimit,
     /// The next segment fed to a flow makes smoltcp panic.
     #[cfg(test)]
     pub(crate) poison: bool,
@@ -149,7 +147,6 @@ impl Stack {
             resets: RateLimit::new(RESETS_PER_SECOND, RESETS_PER_SECOND),
             challenges: RateLimit::new(CHALLENGES_PER_SECOND, CHALLENGES_PER_SECOND),
             unreachables: RateLimit::new(UNREACHABLES_PER_SECOND, UNREACHABLES_PER_SECOND),
-            warnings: RateLimit::new(1, 1),
             #[cfg(test)]
             poison: false,
             config,

@@ -48,6 +48,8 @@ pub struct TimerWheel {
     occupied: [u64; LEVELS],
     /// Every time before this, in ms, has been dealt with.
     position: u64,
+    /// No slot that holds timers begins before this time, in ms: most looks end here.
+    quiet_until: u64,
     armed: usize,
 }
 
@@ -71,6 +73,7 @@ impl TimerWheel {
             heads: vec![NONE; LEVELS * SLOTS].into_boxed_slice(),
             occupied: [0; LEVELS],
             position: now.millis(),
+            quiet_until: u64::MAX,
             armed: 0,
         }
     }
@@ -134,10 +137,16 @@ impl TimerWheel {
     /// less than `budget` means that all is done.
     pub fn expire(&mut self, now: Instant, budget: usize, fire: &mut dyn FnMut(u32)) -> usize {
         let now = now.millis();
+        if now < self.quiet_until {
+            self.position = self.position.max(now);
+            return 0;
+        }
         let mut touched = 0;
         loop {
-            let Some(slot) = self.first_slot().filter(|slot| slot.start <= now) else {
+            let first = self.first_slot();
+            let Some(slot) = first.filter(|slot| slot.start <= now) else {
                 self.position = self.position.max(now);
+                self.quiet_until = first.map_or(u64::MAX, |slot| slot.start);
                 return touched;
             };
             self.position = self.position.max(slot.start);
@@ -208,6 +217,8 @@ impl TimerWheel {
         let level = (63 - differing.leading_zeros()) / SLOT_BITS;
         let slot = (queued >> (level * SLOT_BITS)) & SLOT_MASK;
         let list = usize_of(level) * SLOTS + usize_of_slot(slot);
+        let shift = level * SLOT_BITS;
+        self.quiet_until = self.quiet_until.min((queued >> shift) << shift);
         let Some(head) = self.heads.get_mut(list) else {
             return;
         };

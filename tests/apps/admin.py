@@ -148,6 +148,32 @@ def why_explains_programs_that_are_not_preloaded(admin):
     assert missing.returncode == 66, missing
 
 
+def why_finds_the_host_in_the_run_folder_of_the_program(admin):
+    """Whoever asks has another run folder, and the program may have another root."""
+    run = os.path.join(admin.lab.work, "run-own")
+    os.makedirs(run, mode=0o700)
+    changed = {"KNET_RUN_DIR": run, "KNET_HOST": os.path.join(BUILD, "knetd")}
+    # The wire has an end for each of the two hosts of the lab only.
+    conf = os.path.join(admin.lab.work, "own.conf")
+    with open(conf, "w", encoding="ascii") as file:
+        file.write(f'{{"interface": {{"vdevs": ["knet_unix,path={admin.lab.work}/wire-own"], "ip": "10.77.1.1"}},'
+                   f' "common": {{"linger_s": 0}}}}')
+    listens = LISTENS.replace("'0.0.0.0', 0", "'10.77.1.1', 80")
+    process = started(admin, [sys.executable, "-c", listens], LD_PRELOAD=os.path.join(BUILD, "libknet_frame.so"), KNET_CONF=conf, **changed)
+    told = admin.ask("why", process.pid, "--json")
+    assert told["accelerated"] and told["sockets"][0]["path"] == "stack", told
+    admin.lab.end(process)
+    # One that has written over its environment, as Redis does, and is not preloaded.
+    # The last fields but two of stat(5): where the environment begins and ends.
+    writes = LISTENS.replace("import socket,sys,time;", (
+        "import ctypes,socket,sys,time; first, last = map(int, open('/proc/self/stat').read().rsplit(')', 1)[1].split()[47:49]);"
+        " ctypes.memset(first, 0, last - first);"))
+    process = started(admin, [sys.executable, "-c", writes])
+    told = admin.ask("why", process.pid, "--json")
+    assert not told["accelerated"] and "written its title over its environment" in told["reason"], told
+    admin.lab.end(process)
+
+
 def why_knows_set_user_id(admin):
     if os.getuid() != 0:
         return "needs root to make a program of another group"
@@ -595,6 +621,7 @@ CASES = [
     top_on_a_terminal,
     top_on_a_small_terminal,
     why_explains_programs_that_are_not_preloaded,
+    why_finds_the_host_in_the_run_folder_of_the_program,
     why_knows_set_user_id,
     why_reads_the_config,
     dpdks_own_client_reads_the_telemetry,

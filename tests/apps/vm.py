@@ -66,6 +66,7 @@ class Machine:
     processes = []
 
     def __init__(self):
+        self.began = time.monotonic()
         self.image = kernel()
         self.work = work_folder("vm", remove_machine)
         self.namespace = f"knet-vm-{os.getpid()}"
@@ -206,6 +207,8 @@ def the_quick_start_on_e1000(machine):
 
 def the_machine_ends(machine):
     machine.said("VM end", 120)
+    steps = [line.removeprefix("VM step ") for line in machine.lines if line.startswith("VM step")]
+    print(f"note: {', '.join(steps)}; in all {time.monotonic() - machine.began:.0f} s", flush=True)
     assert not any("knet: " in line for line in machine.lines), [line for line in machine.lines if "knet: " in line]
     machine.qemu.wait(30)
 

@@ -9,14 +9,17 @@
  * Faults stand in the file beside the library, its name with ".faults", one `key=value` or `key=value@N` a line: the fault holds
  * from the N-th time on (1). A value for calls is the code that they return.
  *   init, count, version, major, context, load, function, alloc, register, launch, query, wait, graph   as the calls
+ *   link, linkadd, linkend   as cuLinkCreate, cuLinkAddData, cuLinkComplete
  *   ptx=75      the newest PTX version
  *   hang=1@N    the N-th batch does not end until a file with the ending ".go" is there
+ *   hanguser=1@N   the same of the N-th batch of the kernel user
  *   slow=MS     each batch takes so many milliseconds
  *   state=W@N   the N-th batch ends with W in its state word
  *   error=E@N   the N-th batch ends with KNET_ERROR and E
  *   blank=1@N   the N-th batch leaves its results unwritten
  *   crash=C@N   the N-th batch never ends, and from then on every call says C
- *   block=1@N   the N-th launch does not return until the file ".go" is there
+ *   block, blockwait, blockgraph, blockquery=1@N   the N-th launch, wait, launch of a graph, question does not return until
+ *               the file ".go" is there
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -209,6 +212,20 @@ static void chacha20(const unsigned char *params, const struct knet_packet *pack
     result->verdict = KNET_PASS;
 }
 
+/* docs/examples/count_zeros.cu, which is what the tests link. */
+static void user(const struct knet_packet *packet, struct knet_result *result) {
+    const unsigned char *bytes = HOST(unsigned char, packet->addr);
+    knet_u32 zeros = 0;
+    for (knet_u32 at = 0; at < packet->len; at++)
+        zeros += bytes[at] == 0;
+    result->aux = result->state[0] = packet->state[0] + zeros;
+    result->value = zeros;
+    /* For the tests: a first byte of 0xf0 and more asks for the verdict in its lower half. */
+    result->verdict = bytes[0] >= 0xf0 ? bytes[0] & 15 : zeros * 4 > packet->len ? KNET_MATCH : KNET_PASS;
+    if (result->verdict == KNET_NOT_WRITTEN || result->verdict > KNET_FAILED)
+        result->verdict = KNET_FAILED;
+}
+
 static void finish(struct knet_batch *batch, knet_u32 status) {
     __atomic_store_n(&batch->status, status, __ATOMIC_RELEASE);
 }
@@ -223,7 +240,7 @@ static void run_batch(const char *name, struct knet_batch *batch) {
         atomic_store(&sticky, (int)crash);
         return;
     }
-    if (once_fault("hang", 0))
+    if (once_fault("hang", 0) || (strstr(name, "_user_") && once_fault("hanguser", 0)))
         wait_for_go();
     long error = once_fault("error", 0), state = once_fault("state", -1), blank = once_fault("blank", 0);
     if (batch->abi != KNET_RING_ABI) {
@@ -243,6 +260,8 @@ static void run_batch(const char *name, struct knet_batch *batch) {
             stats(packet, result);
         else if (strstr(name, "_chacha20_"))
             chacha20(params, packet, result);
+        else if (strstr(name, "_user_"))
+            user(packet, result);
         else
             result->verdict = KNET_FAILED;
     }
@@ -359,20 +378,80 @@ int cuCtxCreate_v2(void **context, unsigned flags, int device) {
 }
 int cuCtxSetCurrent(void *context) { return (void)context, atomic_load(&sticky); }
 
-int cuModuleLoadDataEx(void **module, const char *text, unsigned count, int *options, void **values) {
+/* The buffer for the driver's words about code. */
+static char *log_of(unsigned count, const int *options, void **values) {
+    static char nowhere[256];
+    for (unsigned at = 0; at < count; at++)
+        if (options[at] == 5)
+            return values[at];
+    return nowhere;
+}
+static int version_of(const char *text, char *log) {
     int major = 0, minor = 0;
     const char *version = strstr(text, ".version ");
+    if (!version || sscanf(version, ".version %d.%d", &major, &minor) != 2)
+        return 218;
+    if (major * 10 + minor <= fault("ptx", 99))
+        return 0;
+    snprintf(log, 200, "ptxas application ptx input, line 9; fatal   : Unsupported .version %d.%d", major, minor);
+    return 222;
+}
+/* What the linker makes begins so. */
+#define IMAGE "\177ELF of the stand-in\n"
+
+int cuModuleLoadDataEx(void **module, const char *text, unsigned count, int *options, void **values) {
     int code = said("load");
-    if (!code && (!version || sscanf(version, ".version %d.%d", &major, &minor) != 2))
-        code = 218;
-    if (!code && major * 10 + minor > fault("ptx", 99)) {
-        code = 222;
-        for (unsigned at = 0; at < count; at++)
-            if (options[at] == 5)
-                snprintf(values[at], 200, "ptxas application ptx input, line 9; fatal   : Unsupported .version %d.%d", major, minor);
-    }
+    if (!code && strncmp(text, IMAGE, strlen(IMAGE)) != 0)
+        code = version_of(text, log_of(count, options, values));
     *module = strdup(text);
     return code;
+}
+
+struct link {
+    char *log, *image;
+};
+/* Whether a text has the function's body. */
+static int has_body(const char *text, const char *name) {
+    for (const char *at = text; (at = strstr(at, name)); at += strlen(name)) {
+        const char *end = at + strlen(name);
+        if (*end == '(' && (end = strpbrk(end, "{;")) && *end == '{')
+            return 1;
+    }
+    return 0;
+}
+int cuLinkCreate_v2(unsigned count, int *options, void **values, struct link **out) {
+    struct link *link = calloc(1, sizeof *link);
+    link->log = log_of(count, options, values);
+    link->image = strdup(IMAGE);
+    return *out = link, said("link");
+}
+int cuLinkAddData_v2(struct link *link, unsigned type, void *data, size_t bytes, const char *name, unsigned count, int *options, void **values) {
+    (void)name, (void)options, (void)values;
+    int code = said("linkadd");
+    if (!code && (type != 1 || count != 0 || bytes != strlen(data) + 1))
+        code = 1;
+    if (!code)
+        code = version_of(data, link->log);
+    link->image = realloc(link->image, strlen(link->image) + bytes);
+    return strcat(link->image, data), code;
+}
+int cuLinkComplete(struct link *link, void **image, size_t *bytes) {
+    int code = said("linkend");
+    for (const char *at = link->image; !code && (at = strstr(at, ".extern .func")); at++) {
+        char name[128] = "";
+        const char *behind = strchr(at, ')');
+        if (behind && sscanf(behind + 1, "%127[^(; \n]", name) < 1)
+            sscanf(behind + 1, "%*[ \n]%127[^(; \n]", name);
+        if (!has_body(link->image, name)) {
+            snprintf(link->log, 200, "error   : Undefined reference to '%s'\nfatal   : linking failed", name);
+            code = 200;
+        }
+    }
+    return *image = link->image, *bytes = strlen(link->image) + 1, code;
+}
+int cuLinkDestroy(struct link *link) {
+    memset(link->image, 0, strlen(link->image));
+    return free(link->image), free(link), 0;
 }
 int cuModuleGetFunction(void **function, void *module, const char *name) {
     char entry[128];
@@ -419,6 +498,8 @@ int cuStreamQuery(struct stream *stream) {
     int code = said("query");
     if (code)
         return code;
+    if (once_fault("blockquery", 0))
+        wait_for_go();
     pthread_mutex_lock(&stream->lock);
     int busy = stream->busy;
     pthread_mutex_unlock(&stream->lock);
@@ -449,6 +530,8 @@ int cuStreamWaitValue32_v2(struct stream *stream, uint64_t address, uint32_t val
     int code = said("wait");
     if (code || flags != 1)
         return code ? code : 1;
+    if (once_fault("blockwait", 0))
+        wait_for_go();
     put(stream, (struct work){.what = WAIT, .address = address, .value = value});
     return 0;
 }
@@ -497,6 +580,8 @@ int cuGraphAddBatchMemOpNode(void **node, struct graph *graph, void **before, si
 int cuGraphInstantiateWithFlags(void **out, struct graph *graph, uint64_t flags) { return (void)flags, *out = graph, said("graph"); }
 int cuGraphLaunch(struct graph *graph, struct stream *stream) {
     int code = said("launch");
+    if (once_fault("blockgraph", 0))
+        wait_for_go();
     for (struct work *work = graph->first; work && !code; work = work->next)
         put(stream, *work);
     return code;

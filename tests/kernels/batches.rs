@@ -17,10 +17,7 @@ pub(crate) struct Oracle {
 
 impl Oracle {
     pub(crate) fn new(kernel: &Builtin) -> Self {
-        Self::of(kernel.build().unwrap())
-    }
-
-    pub(crate) fn of(mut kernel: Box<dyn PayloadKernel>) -> Self {
+        let mut kernel = kernel.build().unwrap();
         let params = kernel.device_params().unwrap();
         Self { kernel, params }
     }

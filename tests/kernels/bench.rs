@@ -93,7 +93,7 @@ fn every_mode_drives_the_real_kernels_under_the_emulator() {
     );
     let words = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{words}");
-    assert_eq!(words.matches("PASS correctness: ").count(), 8, "{words}");
+    assert_eq!(words.matches("PASS correctness: ").count(), 12, "{words}");
     let report = json(&output);
     assert_eq!(report["where"], "stand-in for a GPU");
     assert_no_bits(&report);

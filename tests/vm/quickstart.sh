@@ -16,7 +16,7 @@ mount -t hugetlbfs -o pagesize=2M hugetlbfs /mnt/huge || fail "hugetlbfs"
 grep -i hugepages_free /proc/meminfo
 
 quickstart() { # BDF MAC IP DRIVER KERNEL-DRIVER BIND UNBIND
-  local bdf=$1 mac=$2 ip=$3 driver=$4 kernel=$5 name redis
+  local bdf=$1 mac=$2 ip=$3 driver=$4 kernel=$5 name redis cpu= comm
   step "port $bdf"
   # 3. The port: its kernel name, its MAC.
   name=$(ls "/sys/bus/pci/devices/$bdf/net" "/sys/bus/pci/devices/$bdf"/virtio*/net 2>/dev/null | grep -v : | grep . | head -n 1)
@@ -77,12 +77,16 @@ CONF
   # The client is outside. It ends Redis when it has counted what it wanted to.
   while kill -0 $redis 2>/dev/null; do
     knetctl stats 2>/dev/null | grep -E '^(stack.flows_accepted|port.[rt]x_frames) ' | sed 's/^/VM stat /'
-    # The CPU that the host's lcore is bound to.
+    # The CPU that the host's lcore is bound to. Without a process for each task: the machine is emulated.
     for task in /proc/[0-9]*/task/*; do
-      grep -q knet-lcore "$task/comm" 2>/dev/null && awk '/^Cpus_allowed_list/ { print "VM stat cpu", $2 }' "$task/status"
+      [ -z "$cpu" ] || break
+      { read -r comm <"$task/comm"; } 2>/dev/null || continue
+      [[ $comm != knet-lcore* ]] || cpu=$(awk '/^Cpus_allowed_list/ { print $2 }' "$task/status")
     done
+    [ -z "$cpu" ] || echo "VM stat cpu $cpu"
     sleep 2
   done
+  step "served"
   # 9. The port goes back to the kernel, after the host has let go of it.
   for try in $(seq 60); do
     pgrep knetd >/dev/null || break
@@ -93,6 +97,7 @@ CONF
   echo "VM kernel $((after - before))"
   $7 || fail "giving $bdf back"
   [ "$(basename "$(readlink "/sys/bus/pci/devices/$bdf/driver")")" = "$kernel" ] || fail "$bdf is not $kernel's"
+  step "given back"
   echo "VM returned $bdf"
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     /// Parts to run, in this order; all if none is named
     #[arg(long, value_enum, value_delimiter = ',')]
     parts: Vec<Part>,
-    /// Kernels: pattern, stats, chacha20, crc32c, macswap, peek, poke
+    /// Kernels
     #[arg(
         long,
         value_enum,
@@ -130,6 +130,8 @@ pub(crate) enum Kernel {
     Macswap,
     Peek,
     Poke,
+    /// A function of docs/examples linked by the driver; in the part correctness always
+    User,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]

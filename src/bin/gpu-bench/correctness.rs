@@ -6,7 +6,7 @@ use knet::gpu::KernelState;
 use knet::gpu::rig::{Outcome, Rig, Way};
 use knet::time::monotonic;
 
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, Kernel};
 use crate::place::Place;
 use crate::report::Report;
 use crate::workload::{Random, Subject, payload, record};
@@ -28,7 +28,12 @@ pub(crate) fn run(
     let Place::Gpu(rig) = place else {
         return Ok(());
     };
-    for kernel in &arguments.kernels {
+    let mut kernels = arguments.kernels.clone();
+    if !kernels.contains(&Kernel::User) {
+        // The driver's linker is tried wherever kernels are.
+        kernels.push(Kernel::User);
+    }
+    for kernel in &kernels {
         for way in &arguments.modes {
             let mut subject = Subject::new(*kernel, arguments)?;
             let way = Way {
@@ -72,7 +77,7 @@ pub(crate) fn compare(
     watch: &Watch,
 ) -> Result<usize, Stop> {
     let mut random = Random(seed);
-    let mut run = rig.run(subject.name, &subject.params, way)?;
+    let mut run = subject.run(rig, way)?;
     let mut kept = vec![(0_u64, KernelState::default()); FLOWS];
     let mut packets = 0;
     for _ in 0..rounds {

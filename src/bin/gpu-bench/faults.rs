@@ -157,6 +157,11 @@ pub(crate) fn child(name: &str, arguments: &Arguments) -> Result<String, String>
             let limit = Duration::from_millis(200);
             let mut run = rig.run("crash", &[], &way(Mode::Launch, limit))?;
             let outcome = batch(&rig, &mut run)?;
+            // The driver is asked by another thread.
+            let begin = monotonic();
+            while rig.is_on() && monotonic().since(begin) < limit {
+                run.step(monotonic(), &mut Vec::new());
+            }
             if rig.is_on() {
                 return Err(format!("the GPU is still in use: {outcome:?}"));
             }

@@ -61,9 +61,7 @@ pub(crate) fn gpu(
             return Err(wrong("the packets do not fit".to_owned()));
         }
     }
-    let mut run = rig
-        .run(subject.name, &subject.params, &load.way)
-        .map_err(wrong)?;
+    let mut run = subject.run(rig, &load.way).map_err(wrong)?;
     let mut passes = vec![0_u32; packets.count];
     let (mut next, mut done, mut turns) = (0_usize, 0_u64, 0_u32);
     let mut flights: VecDeque<Flight> = VecDeque::new();

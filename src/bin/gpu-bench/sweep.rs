@@ -29,73 +29,91 @@ struct Point {
     out: usize,
 }
 
-fn point(
-    place: &mut Place,
-    subject: &mut Subject,
-    packets: &Packets,
-    point: &Point,
-    (arguments, watch): (&Arguments, &Watch),
-    report: &mut Report,
-) -> Result<(), Stop> {
-    let slots = (packets.count / (2 * point.batch.max(1))).clamp(1, SLOTS_MAX);
-    let out = if point.out == 0 {
-        slots
-    } else {
-        point.out.min(slots)
-    };
-    let load = Load {
-        way: Way {
-            mode: point.mode,
-            packets: point.batch,
-            slots,
-            blocks: arguments.blocks,
-            timeout: TIMEOUT,
-        },
-        out,
-        time: arguments.time(),
-    };
-    let mut samples: Vec<Sample> = Vec::new();
-    for _ in 0..arguments.repeats {
-        let sample = match place {
-            Place::Gpu(rig) if point.mode != Mode::Cpu => {
-                measure::gpu(rig, subject, packets, &load, watch)
-            }
-            _ => measure::cpu(subject, packets, load.time, watch),
-        };
-        match sample {
-            Ok(sample) => samples.push(sample),
-            Err(Stop::Asked) => return Err(Stop::Asked),
-            Err(Stop::Fault(words)) => {
-                report.failed(point.part, &words);
-                return match place {
-                    Place::Gpu(rig) if !rig.is_on() => {
-                        Err(Stop::Fault("the GPU was given up".to_owned()))
-                    }
-                    _ => Ok(()),
-                };
-            }
-        }
-    }
-    report.figure(Figure {
-        part: point.part,
-        kernel: subject.name,
-        mode: point.mode.name(),
-        batch: if point.mode == Mode::Cpu {
-            0
-        } else {
-            point.batch
-        },
-        out: if point.mode == Mode::Cpu { 0 } else { out },
-        payload: packets.bytes,
-        samples,
-    });
-    Ok(())
+/// Makes the figures of one kernel and payload.
+struct Bench<'a> {
+    place: &'a mut Place,
+    arguments: &'a Arguments,
+    watch: &'a Watch,
+    report: &'a mut Report,
+    subject: Subject,
+    packets: Packets,
 }
 
-fn room(place: &Place, arguments: &Arguments) -> usize {
-    match place {
-        Place::Gpu(rig) => rig.bytes(),
-        Place::Cpu(_) => (arguments.memory_mib as usize) << 20,
+impl<'a> Bench<'a> {
+    /// Packets of `payload` bytes for a kernel, as many as `room` holds; None: as many as there is memory for.
+    fn new(
+        place: &'a mut Place,
+        (kernel, payload, room): (Kernel, usize, Option<usize>),
+        (arguments, watch): (&'a Arguments, &'a Watch),
+        report: &'a mut Report,
+    ) -> Result<Self, Stop> {
+        let mut subject = Subject::new(kernel, arguments)?;
+        let all = match place {
+            Place::Gpu(rig) => rig.bytes(),
+            Place::Cpu(_) => (arguments.memory_mib as usize) << 20,
+        };
+        let packets = Packets::new(&mut subject, payload, room.unwrap_or(all), arguments.seed);
+        Ok(Self {
+            place,
+            arguments,
+            watch,
+            report,
+            subject,
+            packets,
+        })
+    }
+
+    fn figure(&mut self, point: &Point) -> Result<(), Stop> {
+        let slots = (self.packets.count / (2 * point.batch.max(1))).clamp(1, SLOTS_MAX);
+        let out = if point.out == 0 {
+            slots
+        } else {
+            point.out.min(slots)
+        };
+        let load = Load {
+            way: Way {
+                mode: point.mode,
+                packets: point.batch,
+                slots,
+                blocks: self.arguments.blocks,
+                timeout: TIMEOUT,
+            },
+            out,
+            time: self.arguments.time(),
+        };
+        let is_cpu = point.mode == Mode::Cpu;
+        let mut samples: Vec<Sample> = Vec::new();
+        for _ in 0..self.arguments.repeats {
+            let sample = match self.place {
+                Place::Gpu(rig) if !is_cpu => {
+                    measure::gpu(rig, &self.subject, &self.packets, &load, self.watch)
+                }
+                _ => measure::cpu(&mut self.subject, &self.packets, load.time, self.watch),
+            };
+            match sample {
+                Ok(sample) => samples.push(sample),
+                Err(Stop::Asked) => return Err(Stop::Asked),
+                Err(Stop::Fault(words)) => {
+                    self.report.failed(point.part, &words);
+                    return match self.place {
+                        Place::Gpu(rig) if !rig.is_on() => {
+                            Err(Stop::Fault("the GPU was given up".to_owned()))
+                        }
+                        _ => Ok(()),
+                    };
+                }
+            }
+        }
+        self.report.figure(Figure {
+            part: point.part,
+            kernel: self.subject.name,
+            mode: point.mode.name(),
+            batch: if is_cpu { 0 } else { point.batch },
+            out: if is_cpu { 0 } else { out },
+            payload: self.packets.bytes,
+            samples,
+        });
+        Ok(())
     }
 }
 
@@ -106,24 +124,16 @@ pub(crate) fn costs(
     watch: &Watch,
     report: &mut Report,
 ) -> Result<(), Stop> {
-    let mut subject = Subject::new(Kernel::Macswap, arguments)?;
-    let packets = Packets::new(&mut subject, 64, 1 << 20, arguments.seed);
+    let of = (Kernel::Macswap, 64, Some(1 << 20));
+    let mut bench = Bench::new(place, of, (arguments, watch), report)?;
     for way in &arguments.modes {
         for out in [1, 0] {
-            let wanted = Point {
+            bench.figure(&Point {
                 part: "costs",
                 mode: way.mode(),
                 batch: 1,
                 out,
-            };
-            point(
-                place,
-                &mut subject,
-                &packets,
-                &wanted,
-                (arguments, watch),
-                report,
-            )?;
+            })?;
         }
     }
     Ok(())
@@ -137,23 +147,14 @@ pub(crate) fn ceilings(
     report: &mut Report,
 ) -> Result<(), Stop> {
     for kernel in [Kernel::Peek, Kernel::Poke] {
-        let mut subject = Subject::new(kernel, arguments)?;
-        let room = room(place, arguments);
-        let packets = Packets::new(&mut subject, 8_192, room, arguments.seed);
-        let wanted = Point {
+        let of = (kernel, 8_192, None);
+        let mut bench = Bench::new(place, of, (arguments, watch), report)?;
+        bench.figure(&Point {
             part: "ceilings",
             mode: Mode::Launch,
             batch: 1_024,
             out: 0,
-        };
-        point(
-            place,
-            &mut subject,
-            &packets,
-            &wanted,
-            (arguments, watch),
-            report,
-        )?;
+        })?;
     }
     if let Place::Gpu(rig) = place {
         let bytes = vec![1_u8; 64 << 20];
@@ -173,51 +174,41 @@ pub(crate) fn sweep(
     watch: &Watch,
     report: &mut Report,
 ) -> Result<(), Stop> {
-    let is_gpu = matches!(place, Place::Gpu(_));
+    let mut done = 0;
     for kernel in &arguments.kernels {
-        let mut subject = Subject::new(*kernel, arguments)?;
         for (at, payload) in arguments.payloads.iter().enumerate() {
-            let room = room(place, arguments);
-            let packets = Packets::new(&mut subject, *payload as usize, room, arguments.seed);
-            let cpu = Point {
-                part: "sweep",
-                mode: Mode::Cpu,
-                batch: 1,
-                out: 0,
-            };
-            point(
-                place,
-                &mut subject,
-                &packets,
-                &cpu,
-                (arguments, watch),
-                report,
-            )?;
-            if !is_gpu {
-                continue;
+            let points = points(arguments, at == 0, matches!(place, Place::Gpu(_)));
+            let of = (*kernel, *payload as usize, None);
+            let mut bench = Bench::new(place, of, (arguments, watch), report)?;
+            for point in points {
+                bench.figure(&point)?;
             }
-            for way in &arguments.modes {
-                for batch in &arguments.batches {
-                    if at > 0 && !CORNERS.contains(batch) {
-                        continue;
-                    }
-                    let wanted = Point {
-                        part: "sweep",
-                        mode: way.mode(),
-                        batch: *batch as usize,
-                        out: 0,
-                    };
-                    point(
-                        place,
-                        &mut subject,
-                        &packets,
-                        &wanted,
-                        (arguments, watch),
-                        report,
-                    )?;
-                }
-            }
+            done += 1;
+            let all = arguments.kernels.len() * arguments.payloads.len();
+            eprintln!("gpu-bench: sweep: {done} of {all} kernels and payloads");
         }
     }
     Ok(())
+}
+
+/// The figures of a kernel and a payload.
+fn points(arguments: &Arguments, every_batch: bool, is_gpu: bool) -> Vec<Point> {
+    let point = |mode, batch| Point {
+        part: "sweep",
+        mode,
+        batch,
+        out: 0,
+    };
+    let mut all = vec![point(Mode::Cpu, 1)];
+    if is_gpu {
+        let batches = arguments.batches.iter();
+        let batches: Vec<usize> = batches
+            .filter(|batch| every_batch || CORNERS.contains(batch))
+            .map(|batch| *batch as usize)
+            .collect();
+        for way in &arguments.modes {
+            all.extend(batches.iter().map(|batch| point(way.mode(), *batch)));
+        }
+    }
+    all
 }

@@ -2,8 +2,9 @@
 
 use std::net::SocketAddrV4;
 
+use knet::gpu::rig::{Rig, Run, Way};
 use knet::gpu::ring::{PacketRecord, PacketResult};
-use knet::gpu::{Builtin, Chunk, Direction, Ends, KernelState, PayloadKernel};
+use knet::gpu::{Builtin, Chunk, Direction, Ends, KernelState, PayloadKernel, UserCode};
 
 use crate::arguments::{Arguments, Kernel};
 
@@ -38,7 +39,12 @@ pub(crate) struct Subject {
     pub(crate) writes: bool,
     pub(crate) cpu: Box<dyn PayloadKernel>,
     pub(crate) params: Vec<u8>,
+    /// What the driver links.
+    code: Option<UserCode>,
 }
+
+/// The function of the kernel `user`.
+const EXAMPLE: &str = include_str!("../../../docs/examples/count_zeros.ptx");
 
 impl Subject {
     pub(crate) fn new(kernel: Kernel, arguments: &Arguments) -> Result<Self, String> {
@@ -50,6 +56,15 @@ impl Subject {
             Kernel::Macswap => Builtin::Macswap,
             Kernel::Peek => Builtin::Peek,
             Kernel::Poke => Builtin::Poke,
+            Kernel::User => Builtin::CountZeros,
+        };
+        let code = match kernel {
+            Kernel::User => Some(UserCode::new(
+                "docs/examples/count_zeros.ptx",
+                "count_zeros",
+                EXAMPLE.into(),
+            )?),
+            _ => None,
         };
         let mut cpu = builtin.build()?;
         let params = cpu.device_params()?;
@@ -58,7 +73,16 @@ impl Subject {
             writes: matches!(kernel, Kernel::Chacha20 | Kernel::Macswap | Kernel::Poke),
             cpu,
             params,
+            code,
         })
+    }
+
+    /// Puts it to work on a GPU.
+    pub(crate) fn run(&self, rig: &Rig, way: &Way) -> Result<Run, String> {
+        match &self.code {
+            Some(code) => rig.run_user(code, &self.params, way),
+            None => rig.run(self.name, &self.params, way),
+        }
     }
 
     /// What the CPU version makes of `bytes`.

@@ -71,6 +71,11 @@ pub(crate) fn find() -> Vec<PathBuf> {
         Some(own) => vec![PathBuf::from(own)],
         None => folders(),
     };
+    find_in(&folders)
+}
+
+/// Every host socket in some folders.
+pub(crate) fn find_in(folders: &[PathBuf]) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = folders
         .iter()
         .filter_map(|folder| folder.read_dir().ok())

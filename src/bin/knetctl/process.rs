@@ -92,6 +92,25 @@ impl Process {
         })
     }
 
+    /// Whether it has written its title over its environment, as Redis and PostgreSQL do: nothing is known of that then.
+    pub(crate) fn has_overwritten_its_environment(&self) -> bool {
+        let environment = fs::read(self.folder.join("environ")).unwrap_or_default();
+        !environment.is_empty() && !environment.contains(&b'=')
+    }
+
+    /// A path as the process means it, which may have another root or other mounts.
+    pub(crate) fn path(&self, path: &Path) -> PathBuf {
+        let link = |folder: &Path, name: &str| fs::read_link(folder.join(name)).ok();
+        let own = Path::new("/proc/self");
+        let is_same = ["root", "ns/mnt"]
+            .iter()
+            .all(|name| link(&self.folder, name) == link(own, name));
+        match path.strip_prefix("/") {
+            Ok(inner) if !is_same => self.folder.join("root").join(inner),
+            _ => path.to_path_buf(),
+        }
+    }
+
     /// The mapped file whose name begins with `name`.
     ///
     /// # Errors

@@ -178,6 +178,8 @@ struct Ground {
     /// Sockets of the program that are on the stack: descriptor, inode, in words.
     stack: Vec<(u32, Option<u64>, String)>,
     config: PathBuf,
+    /// The environment is not known: the config may be another, and whether it was to be preloaded is not told.
+    overwritten: bool,
     policy: Option<Policy>,
     /// Faults of the config, or what the machine says against it.
     faults: Vec<String>,
@@ -189,7 +191,7 @@ impl Ground {
         let library = process.mapped("libknet_frame.so")?;
         let mut hosts = Vec::new();
         let mut stack = Vec::new();
-        for socket in host::find() {
+        for socket in hosts_of(process) {
             let Ok(lines) = host::ask(&socket, &json!({"query": "sockets"})) else {
                 continue;
             };
@@ -201,10 +203,17 @@ impl Ground {
             }
             stack.extend(lines.iter().filter_map(|line| on_stack(process, line)));
         }
+        let overwritten = process.has_overwritten_its_environment();
         let named = process
             .variable("KNET_CONF")
             .filter(|path| !path.is_empty());
-        let config = named.map_or_else(|| PathBuf::from(config::DEFAULT_PATH), PathBuf::from);
+        let config = match named {
+            Some(named) => PathBuf::from(named),
+            // Whoever asks may know it.
+            None if overwritten => crate::config_file(),
+            None => PathBuf::from(config::DEFAULT_PATH),
+        };
+        let config = process.path(&config);
         let mut ground = Self {
             file: process.program_file(),
             ids: process.real_ids(),
@@ -212,6 +221,7 @@ impl Ground {
             preload: process.variable("LD_PRELOAD"),
             hosts,
             stack,
+            overwritten,
             policy: None,
             faults: Vec::new(),
             excluded: false,
@@ -260,6 +270,10 @@ impl Ground {
             ));
         }
         match self.faults.first() {
+            Some(fault) if self.overwritten => Err(format!(
+                "{fault}; but it has written its title over its environment: if KNET_CONF names another file for it, ask with \
+                 the same KNET_CONF"
+            )),
             Some(fault) => Err(fault.clone()),
             None => Err(
                 "preloaded, but no host serves it: it has not bound, listened or connected beyond loopback, or the host \
@@ -296,6 +310,12 @@ impl Ground {
                 return format!("it waits for sockets by system calls of its own ({call})");
             }
             None => {}
+        }
+        if !wanted && self.overwritten {
+            return format!(
+                "started without the library, or the loader did not take it: what LD_PRELOAD says is not known, as it has \
+                 written its title over its environment (use knetctl run, or the unit's Environment=, with {FRAME})"
+            );
         }
         if !wanted {
             return format!(
@@ -349,6 +369,18 @@ fn missing(list: Option<&OsString>) -> Option<String> {
         .filter(|entry| entry.contains('/') && entry.ends_with(FRAME))
         .find(|entry| !Path::new(entry).exists())
         .map(str::to_owned)
+}
+
+/// Host sockets that it may be served by: those that every tool finds, and those in the run folder that it was told.
+fn hosts_of(process: &Process) -> Vec<PathBuf> {
+    let mut sockets = host::find();
+    if let Some(folder) = process.variable("KNET_RUN_DIR") {
+        sockets.extend(host::find_in(&[process.path(Path::new(&folder))]));
+    }
+    sockets.extend(host::find_in(&[process.path(Path::new("/run/knet"))]));
+    sockets.sort();
+    sockets.dedup();
+    sockets
 }
 
 fn serves(host: &Value, pid: u32) -> bool {

@@ -9,7 +9,6 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 
 use knet::ffi::signals;
-use knet::stack::rate_limit::RateLimit;
 use knet::telemetry::flood::WINDOW;
 use knet::telemetry::{Level, log};
 use knet::time::monotonic;
@@ -53,13 +52,9 @@ pub(crate) fn open(private: bool) {
     log::set_threshold(Level::Info);
     log::set_sink(line);
     summarise_floods();
-    let limit = Mutex::new(RateLimit::new(1, 16));
-    std::panic::set_hook(Box::new(move |panic| {
+    std::panic::set_hook(Box::new(|panic| {
         // One line: the lcore's own follows, and its programs learn it. A flow's panic is caught, and may come again.
-        let mut limit = limit.lock().unwrap_or_else(PoisonError::into_inner);
-        if limit.allow(monotonic()) {
-            knet::error!("event=panic at=\"{panic}\"");
-        }
+        knet::error!("event=panic at=\"{panic}\"");
     }));
 }
 

@@ -20,11 +20,39 @@ use crate::channel::{ABI, MAGIC};
 use crate::errno::{Errno, Result};
 use crate::prefetch;
 
+/// Where the parts of control memory lie that every call of a program asks for, computed once.
+#[derive(Debug)]
+struct Places {
+    doorbells: u64,
+    ready: u64,
+    /// Bytes from one bitmap to the next.
+    map_bytes: u64,
+    /// Words of a bitmap, and those of them that are leaves.
+    words: (usize, usize),
+    objects: u64,
+    /// The usual transmit rings.
+    rings: u64,
+}
+
+impl Places {
+    fn of(layout: &Layout) -> Self {
+        Self {
+            doorbells: layout.doorbells_at(0),
+            ready: layout.ready_at(0),
+            map_bytes: layout.ready_at(1) - layout.ready_at(0),
+            words: (layout.map_words(), layout.object_words()),
+            objects: layout.objects_at(),
+            rings: layout.table_bytes(),
+        }
+    }
+}
+
 /// Control memory, mapped read-write.
 #[derive(Debug)]
 pub struct Control {
     map: Mapping,
     layout: Layout,
+    places: Places,
 }
 
 impl Control {
@@ -35,7 +63,12 @@ impl Control {
     pub fn create(layout: Layout) -> Result<(Self, OwnedFd)> {
         let fd = sealed("knet-control", layout.control_bytes())?;
         let map = Mapping::new(fd.as_fd(), layout.control_bytes(), true)?;
-        let control = Self { map, layout };
+        let places = Places::of(&layout);
+        let control = Self {
+            map,
+            layout,
+            places,
+        };
         let header = control.header();
         header.objects.store(layout.objects, Ordering::Relaxed);
         header
@@ -83,6 +116,7 @@ impl Control {
         Ok(Self {
             map: Mapping::new(fd, size, true)?,
             layout,
+            places: Places::of(&layout),
         })
     }
 
@@ -129,21 +163,19 @@ impl Control {
     pub fn object(&self, index: u32) -> Option<&ObjectCell> {
         (index < self.layout.objects).then_some(())?;
         self.map
-            .cell(self.layout.objects_at() + u64::from(index) * size_of::<ObjectCell>() as u64)
+            .cell(self.places.objects + u64::from(index) * size_of::<ObjectCell>() as u64)
     }
 
     fn bitmap(&self, offset: u64) -> Option<Bitmap<'_>> {
-        let words = self
-            .map
-            .words::<AtomicU64>(offset, self.layout.map_words())?;
-        Bitmap::new(words, self.layout.object_words())
+        let (words, leaves) = self.places.words;
+        Bitmap::new(self.map.words::<AtomicU64>(offset, words)?, leaves)
     }
 
     /// The doorbells of an lcore, one an object.
     #[must_use]
     pub fn doorbells(&self, lcore: u32) -> Option<Bitmap<'_>> {
         (lcore < self.layout.lcores).then_some(())?;
-        self.bitmap(self.layout.doorbells_at(lcore))
+        self.bitmap(self.places.doorbells + self.places.map_bytes * u64::from(lcore))
     }
 
     /// The lcore that an object belongs to.
@@ -162,7 +194,7 @@ impl Control {
     #[must_use]
     pub fn ready(&self, index: u32) -> Option<Bitmap<'_>> {
         (index < EPOLLS).then_some(())?;
-        self.bitmap(self.layout.ready_at(index))
+        self.bitmap(self.places.ready + self.places.map_bytes * u64::from(index))
     }
 
     /// The objects that process `index` holds.
@@ -176,10 +208,13 @@ impl Control {
         (object < self.layout.objects).then_some(())?;
         let end = span.offset.checked_add(span.len)?;
         (end <= self.layout.tx_bytes(object)).then_some(())?;
-        self.map.at(
-            self.layout.tx_ring_at(object) + u64::from(span.offset),
-            u64::from(span.len),
-        )
+        let ring = if self.layout.is_large(object) {
+            self.layout.tx_ring_at(object)
+        } else {
+            self.places.rings + u64::from(self.layout.tx_ring_bytes) * u64::from(object)
+        };
+        self.map
+            .at(ring + u64::from(span.offset), u64::from(span.len))
     }
 
     /// Puts memory behind the first `bytes` bytes of a transmit ring (program side), so that a touch cannot fail; false when there

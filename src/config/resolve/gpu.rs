@@ -116,6 +116,12 @@ impl Cross {
                 "\"stream\" for one that writes",
             ));
         }
+        if attach == Attach::Packet && matches!(kernel, Some(Kernel::User(_))) {
+            self.faults.push(raw.attach.fault(
+                "\"packet\" is run by the CPU, which cannot run kernel \"user\"",
+                "\"stream\"",
+            ));
+        }
         if attach == Attach::Stream && raw.min_payload.value > 0 {
             self.faults.push(raw.min_payload.fault(
                 "a stream has no segments",

@@ -85,6 +85,30 @@ fn rules_that_make_no_sense_say_why() {
             "a stream has no segments",
         ),
         (
+            r#"{"kernel": "stats", "writes": true}"#,
+            "has no meaning for kernel \"stats\"",
+        ),
+        (
+            r#"{"kernel": "user", "ptx_file": "/p", "without_gpu": "pass"}"#,
+            "function: no function is named",
+        ),
+        (
+            r#"{"kernel": "user", "function": "f", "without_gpu": "pass"}"#,
+            "ptx_file: no file is named",
+        ),
+        (
+            r#"{"kernel": "user", "ptx_file": "/p", "function": "f", "without_gpu": "pass", "writes": true}"#,
+            "must not be left out",
+        ),
+        (
+            r#"{"kernel": "user", "ptx_file": "/p", "function": "f", "without_gpu": "pass", "attach": "packet"}"#,
+            "the CPU, which cannot run",
+        ),
+        (
+            r#"{"kernel": "user", "ptx_file": "/p", "function": "f"}"#,
+            "cannot run kernel \"user\" of gpu.pipeline[0]",
+        ),
+        (
             r#"{"kernel": "stats", "addresses": ["10.0.0.1"]}"#,
             "is no network",
         ),
@@ -144,6 +168,24 @@ fn a_gpu_is_described_by_its_keys() {
         &with(
             r#""gpu": {"enabled": true, "on_full": "bypass", "pipeline": [{"kernel": "chacha20", "key_file": "/k"}]}"#,
         ),
-        &["gpu.on_full: chacha20 must not be passed over"],
+        &["gpu.on_full: a kernel that writes must not be passed over"],
     );
+}
+
+#[test]
+fn a_users_function_is_described_by_its_rule() {
+    use crate::config::payload::{Kernel, OnMatch, User, WithoutGpu};
+    let rule = r#"{"kernel": "user", "ptx_file": "/p", "function": "f", "writes": true, "on_match": "mark", "mark": 3, "mirror_file": "/m"}"#;
+    let text = format!(r#""gpu": {{"enabled": true, "mode": "launch", "pipeline": [{rule}]}}"#);
+    let gpu = good(&with(&text)).gpu.unwrap();
+    let wanted = Kernel::User(User {
+        file: "/p".to_owned(),
+        function: "f".to_owned(),
+        writes: true,
+        on_match: OnMatch::Mark(3),
+        mirror_file: "/m".to_owned(),
+        without: WithoutGpu::Refuse,
+    });
+    assert_eq!(gpu.pipeline[0].kernel, wanted);
+    assert!(wanted.writes());
 }

@@ -311,6 +311,9 @@ impl TxQueue for Transmit {
             }
             total += (done as usize).min(rest.len());
         }
+        if total == 0 {
+            return 0;
+        }
         self.slots.copy_within(total..self.allocated, 0);
         self.committed -= total;
         self.allocated -= total;
