@@ -296,7 +296,7 @@ fn settle(fd: i32, head: &parcel::Head, link: Option<&'static Link>, has_records
         }
     });
     if head.moved {
-        for_each_moved(&mut |moved: &mut [(i32, u64)]| {
+        for_each_moved(|moved| {
             each(&mut |row| {
                 for (number, inode) in moved.iter_mut() {
                     if *inode == row.inode && !matches!(Entry::unpack(row.entry), Entry::Epoll(_)) {
@@ -325,12 +325,14 @@ fn is_epoll(number: i32) -> bool {
 
 /// EPOLL_CTL_DEL.
 const DELETE: i32 = 2;
+/// A number and its inode.
+type Moved = (i32, u64);
 /// Numbers for which the rows are read once.
 const MOVED: usize = 128;
 
 /// Visits the sockets whose numbers nobody has claimed, many at a time, with their inodes. A copy of the spare socket is nobody's
 /// in particular.
-fn for_each_moved(visit: &mut dyn FnMut(&mut [(i32, u64)])) {
+fn for_each_moved(mut visit: impl FnMut(&mut [Moved])) {
     let spare = twin::known_spare().and_then(socket_inode);
     let mut moved = [(-1, 0); MOVED];
     let mut used = 0;

@@ -204,12 +204,10 @@ pub unsafe fn execveat(
     envp: List,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller's arguments.
     let exec = |list| {
-        (
-            unsafe { real::execveat(folder, path, argv, list, flags) },
-            None,
-        )
+        // SAFETY: the caller's arguments.
+        let result = unsafe { real::execveat(folder, path, argv, list, flags) };
+        (result, None)
     };
     let loads = || {
         // SAFETY: null, or terminated.

@@ -384,14 +384,14 @@ s.close()
 """
 
 
-def an_exit_handler_joins_threads_that_wait(inline):
-    """The stack ends first: threads that wait for the kernel's descriptors, or with a time-out, still come back from their waits."""
-    program = os.path.join(inline.lab.work, "threads")
-    source = os.path.join(ROOT, "tests", "conformance", "threads.c")
+def perform(inline, family, case):
+    """A case of tests/conformance by a program with the stack inside: its status, and what it said."""
+    program = os.path.join(inline.lab.work, family)
+    source = os.path.join(ROOT, "tests", "conformance", f"{family}.c")
     subprocess.run(["gcc", "-O1", "-o", program, source, "-pthread"], check=True)
-    process = inline.lab.start("server", program, "both", SERVER, str(PORT), "an_exit_handler_joins_threads_that_wait", log="joins")
+    process = inline.lab.start("server", program, "both", SERVER, str(PORT), case, log=case)
     try:
-        assert process.wait(40) == 0, log_of(process)
+        return process.wait(40), log_of(process)
     finally:
         inline.lab.end(process)
 
@@ -428,6 +428,18 @@ def a_client_that_was_killed_connects_at_once_from_its_port(inline):
                 assert lab.stats().get("challenge_acks_sent", 0) >= round_, "the connections have met"
     finally:
         lab.close()
+
+
+def an_exit_handler_joins_threads_that_wait(inline):
+    """The stack ends first: threads that wait for the kernel's descriptors, or with a time-out, still come back from their waits."""
+    status, said = perform(inline, "threads", "an_exit_handler_joins_threads_that_wait")
+    assert status == 0, said
+
+
+def a_file_size_limit_ends_no_program(inline):
+    """The stack's memory would be a file behind the limit: the program goes on with the kernel, which has no such address."""
+    _, said = perform(inline, "executing", "a_small_file_size_limit_ends_nobody")
+    assert "errno 27; kernel sockets are used" in said and "EADDRNOTAVAIL" in said, said
 
 
 def system_calls_of_a_wait(inline):
@@ -472,7 +484,7 @@ CASES = [
     eight_threads_and_one_that_computes, idle_costs_nothing, forked_workers_serve,
     a_daemon_listens_again, a_program_that_closes_everything, kill_9_and_restart,
     redis_over_vhost, an_exit_handler_joins_threads_that_wait, a_client_that_was_killed_connects_at_once_from_its_port,
-    system_calls_of_a_wait,
+    a_file_size_limit_ends_no_program, system_calls_of_a_wait,
 ]
 
 if __name__ == "__main__":

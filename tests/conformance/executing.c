@@ -290,8 +290,18 @@ static pid_t by_spawnp(int fd)
     return child;
 }
 
+static void closes_a_range(void)
+{
+    close_range(3, ~0u, 0);
+}
+
+static void closes_each(void)
+{
+    for (int fd = 3; fd < 2000; fd++) close(fd);
+}
+
 /* As Python's subprocess: nothing but the input and the output is to be inherited. */
-static pid_t by_vfork_closing(int fd)
+static pid_t by_vfork_without(int fd, void (*rest)(void))
 {
     const char *path = myself();
     char **list = WORDS_OF("stdio", 0);
@@ -299,27 +309,15 @@ static pid_t by_vfork_closing(int fd)
     if (child == 0) {
         dup2(fd, 0);
         dup2(0, 1);
-        close_range(3, ~0u, 0);
+        rest();
         execv(path, list);
         _exit(99);
     }
     return OK(child);
 }
 
-static pid_t by_vfork_closing_each(int fd)
-{
-    const char *path = myself();
-    char **list = WORDS_OF("stdio", 0);
-    pid_t child = vfork();
-    if (child == 0) {
-        dup2(fd, 0);
-        dup2(0, 1);
-        for (int other = 3; other < 2000; other++) close(other);
-        execv(path, list);
-        _exit(99);
-    }
-    return OK(child);
-}
+static pid_t by_vfork_closing(int fd) { return by_vfork_without(fd, closes_a_range); }
+static pid_t by_vfork_closing_each(int fd) { return by_vfork_without(fd, closes_each); }
 
 static pid_t by_spawn_closing(int fd)
 {
@@ -486,7 +484,6 @@ CASE(an_eventfd_stays_one_in_a_spawned_program)
 /* More than there are places for: what a program held for the ones that it started ends with them. */
 CASE_FOR(many_started_programs_leave_no_epoll_behind, 60)
 {
-    struct pair two = pair();
     for (int n = 0; n < 300; n++) {
         int epoll = OK(epoll_create1(EPOLL_CLOEXEC)); /* no child takes it over */
         pid_t child;
@@ -495,6 +492,7 @@ CASE_FOR(many_started_programs_leave_no_epoll_behind, 60)
         ends_well(child);
     }
     int epoll = OK(epoll_create1(0));
+    struct pair two = pair();
     watch(epoll, two.server, EPOLLIN);
     put(two.client, 0, 1);
     EVENT(one_event(epoll, 10000), EPOLLIN);
