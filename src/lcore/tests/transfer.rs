@@ -20,6 +20,21 @@ fn programs_on_two_hosts_echo() {
 }
 
 #[test]
+fn bytes_whose_bell_was_lost_leave_with_what_comes_next() {
+    let (mut lab, out, into) = Lab::connected();
+    lab.turns(5);
+    // Its writer was killed between the two.
+    lab.server.program.send(into, b"late");
+    let bells = lab.server.segments.control.doorbells(0).unwrap();
+    assert!(bells.clear(into));
+    lab.turns(5);
+    assert_eq!(lab.client.program.bits(out) & event::IN, 0);
+    lab.client.program.send(out, b"?");
+    lab.client_told(out, event::IN);
+    assert_eq!(lab.client.program.recv(out, 100), b"late");
+}
+
+#[test]
 fn bulk_goes_both_ways_through_small_rings() {
     for seed in [1, 2, 3] {
         println!("seed={seed}");
