@@ -26,6 +26,8 @@ mod server;
 mod socket;
 mod status;
 mod talk;
+#[cfg(test)]
+mod tests;
 mod watch;
 mod way_back;
 
