@@ -36,6 +36,8 @@ pub mod config;
 pub mod device;
 pub mod errno;
 #[cfg(not(loom))]
+pub mod expression;
+#[cfg(not(loom))]
 pub mod fd;
 #[cfg(not(loom))]
 pub mod ffi;
@@ -58,7 +60,8 @@ pub mod readiness;
 pub mod rendezvous;
 #[cfg(not(loom))]
 pub mod runtime;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod seeded;
 #[cfg(not(loom))]
 pub mod shim;

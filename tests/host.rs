@@ -525,6 +525,26 @@ fn system(folder: &Folder) -> (Knetd, std::path::PathBuf, std::path::PathBuf) {
 }
 
 #[test]
+fn a_system_host_whose_socket_file_was_taken_away_is_found_again() {
+    let folder = Folder::new();
+    let (mut knetd, path, conf) = system(&folder);
+    let before = Attached::over(knetd::connect(&path).unwrap(), &conf);
+    std::fs::remove_file(&path).unwrap();
+    until("it listens again", || knetd::connect(&path).is_ok());
+    let _after = Attached::over(knetd::connect(&path).unwrap(), &conf);
+    // Who was there before is served on.
+    let listener = before.program.claim();
+    before.program.listen(listener, ENDPOINT, 4);
+    before.wake();
+    until("listen is answered", || {
+        before.program.answer(listener) == Some(0)
+    });
+    knetd.signal(Signal::TERM);
+    assert_eq!(knetd.ended().code(), Some(0));
+    assert!(!path.exists());
+}
+
+#[test]
 fn a_program_that_makes_its_eventfds_block_holds_nobody_up() {
     let folder = Folder::new();
     let (_knetd, path, conf) = system(&folder);

@@ -302,3 +302,43 @@ fn every_profile_is_right_and_says_what_this_machine_lacks() {
     }
     assert!(seen >= 6, "{seen} profiles");
 }
+
+#[test]
+fn nobody_who_reads_and_no_room_is_never_a_panic() {
+    let installed = Installed::new("pipes");
+    let good = installed.file("good", GOOD.as_bytes());
+    let good = good.to_str().expect("a path");
+    for words in [
+        &["check", good][..],
+        &["check", good, "--json"],
+        &["nic"],
+        &["nic", "--json"],
+        &["status"],
+        &["why", "4000000"],
+    ] {
+        let quiet = installed.command().args(words).output().expect("knetctl");
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let closed = installed
+            .command()
+            .args(words)
+            .stdout(writer.try_clone().expect("a pipe"))
+            .stderr(writer)
+            .status()
+            .expect("knetctl");
+        assert_eq!(closed.code(), quiet.status.code(), "{words:?} | head");
+        if quiet.stdout.is_empty() {
+            continue;
+        }
+        let full = fs::File::options().write(true).open("/dev/full");
+        let full = installed
+            .command()
+            .args(words)
+            .stdout(full.expect("/dev/full"))
+            .output()
+            .expect("knetctl");
+        assert_eq!(full.status.code(), Some(74), "{words:?} > /dev/full");
+        let said = text(&full.stderr);
+        assert!(said.contains("knetctl: stdout: "), "{said}");
+    }
+}

@@ -1,15 +1,16 @@
 //! knetctl: the operator's tool. One file a subcommand under `knetctl/`.
 
-#![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a tool's stdout and stderr are its own"
-)]
-
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use knet::config;
+
+// First, for its macro.
+#[macro_use]
+#[path = "knetctl/print.rs"]
+mod print;
 
 #[path = "knetctl/bench.rs"]
 mod bench;
@@ -27,8 +28,6 @@ mod host;
 mod latency;
 #[path = "knetctl/nic.rs"]
 mod nic;
-#[path = "knetctl/print.rs"]
-mod print;
 #[path = "knetctl/process.rs"]
 mod process;
 #[path = "knetctl/program.rs"]
@@ -54,6 +53,8 @@ mod why;
 const USAGE: u8 = 64;
 
 /// Checks the configuration of knet, runs programs on it, and looks inside.
+///
+/// The exit codes of each command stand in its help. 74 is common to them: what they tell could not be written to stdout.
 #[derive(Parser, Debug)]
 #[command(name = "knetctl", version = knet::BUILD_VERSION, arg_required_else_help = true)]
 struct Arguments {
@@ -81,22 +82,14 @@ enum Command {
 
 fn main() -> ExitCode {
     match Arguments::try_parse() {
-        Ok(Arguments { command }) => match command {
-            Command::Check(check) => check.execute(),
-            Command::Nic(nic) => nic.execute(),
-            Command::Run(run) => run.execute(),
-            Command::Status(status) => status.execute(),
-            Command::Ss(ss) => ss.execute(),
-            Command::Stats(stats) => stats.execute(),
-            Command::Why(why) => why.execute(),
-            Command::Top(top) => top.execute(),
-            Command::Latency(latency) => latency.execute(),
-            Command::Capture(capture) => capture.execute(),
-            Command::Trace(trace) => trace.execute(),
-            Command::Bench(bench) => bench.execute(),
-            Command::Collect(collect) => collect.execute(),
-            Command::Generate(generate) => generate.execute(),
-        },
+        Ok(Arguments { command }) => {
+            let status = execute(command);
+            if print::has_failed() {
+                ExitCode::from(print::IO_ERROR)
+            } else {
+                status
+            }
+        }
         Err(error) => {
             // Nothing is left to tell when even this cannot be printed.
             let _ = error.print();
@@ -106,4 +99,30 @@ fn main() -> ExitCode {
             }
         }
     }
+}
+
+fn execute(command: Command) -> ExitCode {
+    match command {
+        Command::Check(check) => check.execute(),
+        Command::Nic(nic) => nic.execute(),
+        Command::Run(run) => run.execute(),
+        Command::Status(status) => status.execute(),
+        Command::Ss(ss) => ss.execute(),
+        Command::Stats(stats) => stats.execute(),
+        Command::Why(why) => why.execute(),
+        Command::Top(top) => top.execute(),
+        Command::Latency(latency) => latency.execute(),
+        Command::Capture(capture) => capture.execute(),
+        Command::Trace(trace) => trace.execute(),
+        Command::Bench(bench) => bench.execute(),
+        Command::Collect(collect) => collect.execute(),
+        Command::Generate(generate) => generate.execute(),
+    }
+}
+
+/// The config that is meant where none is named.
+fn config_file() -> PathBuf {
+    std::env::var_os("KNET_CONF")
+        .filter(|path| !path.is_empty())
+        .map_or_else(|| PathBuf::from(config::DEFAULT_PATH), PathBuf::from)
 }

@@ -43,8 +43,11 @@ fn main() -> ExitCode {
     let code = match start(arguments).and_then(host::run) {
         Ok(End::Done) => ExitCode::SUCCESS,
         Ok(End::LcoreLost | End::PortLost) => ExitCode::from(SOFTWARE),
-        Err(line) => {
-            knet::error!("{line}");
+        Err(lines) => {
+            // Each fault of a config is a line of the log.
+            for line in lines.lines() {
+                knet::error!("{line}");
+            }
             ExitCode::from(UNAVAILABLE)
         }
     };

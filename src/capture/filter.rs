@@ -8,21 +8,14 @@
 use core::net::Ipv4Addr;
 
 use crate::device::frame::LINK_HEADER_BYTES;
-
-/// Words of an expression at most.
-const WORDS_MAX: usize = 256;
-/// Parentheses within each other at most, so that a turn's work is bounded.
-const DEPTH_MAX: usize = 32;
+use crate::expression::{Expression, Term, Words};
 
 /// A checked expression.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Filter(Option<Node>);
+pub struct Filter(Option<Expression<Node>>);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Node {
-    Not(Box<Self>),
-    And(Box<Self>, Box<Self>),
-    Or(Box<Self>, Box<Self>),
     /// An Ethernet type.
     Link(u16),
     /// A protocol of IPv4.
@@ -72,22 +65,7 @@ impl Filter {
     /// # Errors
     /// A line that says what is wrong.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let words = words(text);
-        if words.is_empty() {
-            return Ok(Self::all());
-        }
-        if words.len() > WORDS_MAX {
-            return Err(format!("the filter has more than {WORDS_MAX} words"));
-        }
-        let mut parser = Parser {
-            words: &words,
-            depth: 0,
-        };
-        let node = parser.expression()?;
-        match parser.words.first() {
-            None => Ok(Self(Some(node))),
-            Some(word) => Err(format!("the filter goes on where it should end: {word}")),
-        }
+        Expression::parse(&mut Words::of(text)?).map(Self)
     }
 
     /// Whether the frame, from its MAC addresses on, is wanted.
@@ -95,124 +73,63 @@ impl Filter {
     pub fn admits(&self, frame: &[u8]) -> bool {
         self.0
             .as_ref()
-            .is_none_or(|node| node.admits(&Parts::of(frame)))
+            .is_none_or(|filter| admits(filter, &Parts::of(frame)))
     }
 }
 
-/// Words, with the signs that need no blanks around them.
-fn words(text: &str) -> Vec<String> {
-    let mut spaced = text.replace('(', " ( ").replace(')', " ) ");
-    spaced = spaced
-        .replace("&&", " and ")
-        .replace("||", " or ")
-        .replace('!', " not ");
-    spaced.split_whitespace().map(str::to_owned).collect()
+fn admits(filter: &Expression<Node>, parts: &Parts) -> bool {
+    filter.holds(&|node| node.admits(parts))
 }
 
-struct Parser<'a> {
-    words: &'a [String],
-    depth: usize,
-}
+impl Term for Node {
+    const SIDE_BY_SIDE: bool = false;
 
-impl<'a> Parser<'a> {
-    fn next(&mut self) -> Option<&'a str> {
-        let (first, rest) = self.words.split_first()?;
-        self.words = rest;
-        Some(first)
-    }
-
-    fn take(&mut self, wanted: &str) -> bool {
-        let is = self.words.first().is_some_and(|word| word == wanted);
-        if is {
-            self.next();
-        }
-        is
-    }
-
-    fn expression(&mut self) -> Result<Node, String> {
-        let mut node = self.factor()?;
-        loop {
-            if self.take("and") {
-                node = Node::And(Box::new(node), Box::new(self.factor()?));
-            } else if self.take("or") {
-                node = Node::Or(Box::new(node), Box::new(self.factor()?));
-            } else {
-                return Ok(node);
-            }
-        }
-    }
-
-    fn factor(&mut self) -> Result<Node, String> {
-        self.depth += 1;
-        if self.depth > DEPTH_MAX {
-            return Err(format!("the filter is nested deeper than {DEPTH_MAX}"));
-        }
-        let node = if self.take("not") {
-            Node::Not(Box::new(self.factor()?))
-        } else if self.take("(") {
-            let inner = self.expression()?;
-            if !self.take(")") {
-                return Err("a parenthesis is not closed".to_owned());
-            }
-            inner
-        } else {
-            self.primitive()?
-        };
-        self.depth -= 1;
-        Ok(node)
-    }
-
-    fn primitive(&mut self) -> Result<Node, String> {
-        let Some(first) = self.words.first().map(String::as_str) else {
-            return Err("the filter ends where a word should follow".to_owned());
-        };
-        let protocol = match first {
-            "ip" => Some(Node::Link(IPV4)),
-            "ip6" => Some(Node::Link(IPV6)),
-            "arp" => Some(Node::Link(ARP)),
-            "icmp" => Some(Node::Protocol(ICMP)),
-            "tcp" => Some(Node::Protocol(TCP)),
-            "udp" => Some(Node::Protocol(UDP)),
+    fn parse(words: &mut Words) -> Result<Expression<Self>, String> {
+        let protocol = match words.first() {
+            Some("ip") => Some(Self::Link(IPV4)),
+            Some("ip6") => Some(Self::Link(IPV6)),
+            Some("arp") => Some(Self::Link(ARP)),
+            Some("icmp") => Some(Self::Protocol(ICMP)),
+            Some("tcp") => Some(Self::Protocol(TCP)),
+            Some("udp") => Some(Self::Protocol(UDP)),
             _ => None,
         };
-        let Some(protocol) = protocol else {
-            return self.qualified();
+        let Some(protocol) = protocol.map(Expression::Is) else {
+            return Self::qualified(words).map(Expression::Is);
         };
-        self.next();
+        words.next();
         let goes_on = ["src", "dst", "host", "net", "port", "portrange"];
-        if self
-            .words
-            .first()
-            .is_some_and(|word| goes_on.contains(&word.as_str()))
-        {
-            return Ok(Node::And(Box::new(protocol), Box::new(self.qualified()?)));
+        if words.first().is_some_and(|word| goes_on.contains(&word)) {
+            let qualified = Expression::Is(Self::qualified(words)?);
+            return Ok(Expression::And(Box::new(protocol), Box::new(qualified)));
         }
         Ok(protocol)
     }
+}
 
-    fn qualified(&mut self) -> Result<Node, String> {
-        let mut word = self.next().unwrap_or_default();
-        let side = match word {
+impl Node {
+    fn qualified(words: &mut Words) -> Result<Self, String> {
+        let mut word = words.next().unwrap_or_default();
+        let side = match word.as_str() {
             "src" => Side::Source,
             "dst" => Side::Destination,
             _ => Side::Either,
         };
         if side != Side::Either {
-            word = self
+            word = words
                 .next()
                 .ok_or("src and dst want host, net, port or portrange")?;
         }
-        let mut value = || self.next().ok_or_else(|| format!("{word} wants a value"));
-        match word {
+        match word.as_str() {
             "host" => {
-                let text = value()?;
+                let text = words.value(&word)?;
                 let address: Ipv4Addr = text
                     .parse()
                     .map_err(|_| format!("{text} is no IPv4 address"))?;
-                Ok(Node::Net(side, address.to_bits(), u32::MAX))
+                Ok(Self::Net(side, address.to_bits(), u32::MAX))
             }
             "net" => {
-                let text = value()?;
+                let text = words.value(&word)?;
                 let bad = || format!("{text} is no network: ADDRESS/LENGTH");
                 let (address, len) = text.split_once('/').ok_or_else(bad)?;
                 let address: Ipv4Addr = address.parse().map_err(|_| bad())?;
@@ -221,32 +138,32 @@ impl<'a> Parser<'a> {
                 if address.to_bits() & !mask != 0 {
                     return Err(format!("{text} has bits behind its length"));
                 }
-                Ok(Node::Net(side, address.to_bits(), mask))
+                Ok(Self::Net(side, address.to_bits(), mask))
             }
             "port" => {
-                let text = value()?;
+                let text = words.value(&word)?;
                 let port = text.parse().map_err(|_| format!("{text} is no port"))?;
-                Ok(Node::Port(side, port, port))
+                Ok(Self::Port(side, port, port))
             }
             "portrange" => {
-                let text = value()?;
+                let text = words.value(&word)?;
                 let bad = || format!("{text} is no range of ports: FIRST-LAST");
                 let (first, last) = text.split_once('-').ok_or_else(bad)?;
                 let (first, last) = (
                     first.parse().map_err(|_| bad())?,
                     last.parse().map_err(|_| bad())?,
                 );
-                Ok(Node::Port(side, first, last))
+                Ok(Self::Port(side, first, last))
             }
             "less" | "greater" if side == Side::Either => {
-                let text = value()?;
+                let text = words.value(&word)?;
                 let bytes = text
                     .parse()
                     .map_err(|_| format!("{text} is no number of bytes"))?;
                 Ok(if word == "less" {
-                    Node::Less(bytes)
+                    Self::Less(bytes)
                 } else {
-                    Node::Greater(bytes)
+                    Self::Greater(bytes)
                 })
             }
             other => Err(format!(
@@ -254,14 +171,9 @@ impl<'a> Parser<'a> {
             )),
         }
     }
-}
 
-impl Node {
     fn admits(&self, parts: &Parts) -> bool {
         match self {
-            Self::Not(node) => !node.admits(parts),
-            Self::And(one, other) => one.admits(parts) && other.admits(parts),
-            Self::Or(one, other) => one.admits(parts) || other.admits(parts),
             Self::Link(link) => parts.link == *link,
             Self::Protocol(protocol) => parts.protocol == Some(*protocol),
             Self::Net(side, address, mask) => parts

@@ -159,6 +159,46 @@ pub enum Kernel {
     },
     /// `crc32c`
     Crc32c,
+    /// `user`
+    User(User),
+}
+
+impl Kernel {
+    /// Whether it changes payload, which then must not go on without it.
+    #[must_use]
+    pub const fn writes(&self) -> bool {
+        match self {
+            Self::Chacha20 { .. } => true,
+            Self::User(user) => user.writes,
+            Self::Pattern { .. } | Self::Stats | Self::Crc32c => false,
+        }
+    }
+}
+
+/// `kernel` `user`
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct User {
+    /// `ptx_file`
+    pub file: String,
+    /// `function`
+    pub function: String,
+    /// `writes`
+    pub writes: bool,
+    /// What KNET_MATCH does.
+    pub on_match: OnMatch,
+    /// Where KNET_MIRROR copies to; empty: nowhere.
+    pub mirror_file: String,
+    /// `without_gpu`
+    pub without: WithoutGpu,
+}
+
+/// `without_gpu`
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WithoutGpu {
+    /// The port does not open; later, flows are reset.
+    Refuse,
+    /// Payload passes unjudged, and is counted.
+    Pass,
 }
 
 /// `attach`

@@ -154,7 +154,7 @@ section! { Gpu "gpu" "The payload stage: what is done to the bytes of chosen flo
 } }
 
 section! { PayloadRule "gpu.pipeline" "One kernel and the flows that it is for." {
-    kernel: String = Key::ours("kernel", Kind::Choice(&["", "pattern", "stats", "chacha20", "crc32c"]), "\"\"", "What is done; it must be there.");
+    kernel: String = Key::ours("kernel", Kind::Choice(&["", "pattern", "stats", "chacha20", "crc32c", "user"]), "\"\"", "What is done; it must be there.");
     direction: String = Key::ours("direction", Kind::Choice(&["both", "rx", "tx"]), "\"both\"", "Bytes that the program receives, sends, or both.");
     attach: String = Key::ours("attach", Kind::Choice(&["stream", "packet"]), "\"stream\"", "Bytes in stream order, each once; or the payload of each segment on the wire (kernels that only read).");
     ports: Vec<Field<i64>> = Key::ours("ports", Kind::WholeList { min: 1, max: 65_535 }, "[]", "Flows with one of these ports at either end; empty: all.");
@@ -162,7 +162,11 @@ section! { PayloadRule "gpu.pipeline" "One kernel and the flows that it is for."
     min_payload: i64 = Key::ours("min_payload", whole(0, 65_535), "0", "Bytes below which a segment is passed over; needs attach packet.");
     patterns_file: String = Key::ours("patterns_file", Kind::Text(ANY), "\"\"", "Kernel pattern: the file with its literals, one a line (docs/gpu.md).");
     key_file: String = Key::ours("key_file", Kind::Text(ANY), "\"\"", "Kernel chacha20: the file with its key, 64 hexadecimal digits.");
-    on_match: String = Key::ours("on_match", Kind::Choice(&["reset", "drop", "mark", "mirror", "pass"]), "\"reset\"", "Kernel pattern: what a match does; drop needs attach packet, mirror needs mirror_file.");
+    ptx_file: String = Key::ours("ptx_file", Kind::Text(ANY), "\"\"", "Kernel user: the PTX with the function (docs/gpu.md).");
+    function: String = Key::ours("function", Kind::Text(ANY), "\"\"", "Kernel user: the name of the function in ptx_file.");
+    writes: bool = Key::ours("writes", Kind::Switch, "false", "Kernel user: the function changes payload; needs attach stream.");
+    without_gpu: String = Key::ours("without_gpu", Kind::Choice(&["refuse", "pass"]), "\"refuse\"", "Kernel user, which no CPU can run: without a GPU the port does not open, and when one fails later, flows are reset; or payload passes unjudged, and is counted.");
+    on_match: String = Key::ours("on_match", Kind::Choice(&["reset", "drop", "mark", "mirror", "pass"]), "\"reset\"", "Kernels pattern and user: what a match does; drop needs attach packet, mirror needs mirror_file.");
     mark: i64 = Key::ours("mark", whole(0, 4_294_967_295), "0", "on_match mark: the number in the log line.");
     mirror_file: String = Key::ours("mirror_file", Kind::Text(ANY), "\"\"", "on_match mirror: the pcap file that gets copies of what matched.");
 } }

@@ -146,8 +146,10 @@ Ignored, as K-NET does.
 - `cothread_enable` 1 means `\"progress\": \"inline\"`, and contradicts an explicit `\"dedicated\"`; `mode` 1 contradicts `\"inline\"`.
 - `common.accelerate.addresses` are addresses of ours; each list has at most 64 entries.
 
-- A rule of `gpu.pipeline` names its kernel; `pattern` has a `patterns_file`, `chacha20` a `key_file`; `on_match` and what belongs to it
-  are for `pattern` alone; `attach` `packet` is for kernels that only read, and `on_match` `drop` and `min_payload` need it.
+- A rule of `gpu.pipeline` names its kernel; `pattern` has a `patterns_file`, `chacha20` a `key_file`, `user` a `ptx_file` and a
+  `function`; `on_match` and what belongs to it are for `pattern` and `user`; `attach` `packet` is for kernels that only read, and `on_match` `drop` and
+  `min_payload` need it.
+- `\"kernel\": \"user\"` needs a `gpu.mode` with a GPU, or `\"without_gpu\": \"pass\"`, which a function with `writes` must not have.
 
 ## Virtual devices
 

@@ -4,9 +4,10 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use super::user::UserCode;
 use crate::config::payload::Gpu;
 use crate::ffi::cuda::{
-    Context, Device, DevicePointer, Driver, Fault, Function, Module, attribute,
+    Context, Device, DevicePointer, Driver, Fault, Function, Module, Part, attribute,
 };
 
 /// An open GPU with the kernels loaded into a context of our own: a fault in it does not reach CUDA code of others.
@@ -15,7 +16,10 @@ pub(super) struct Accelerator {
     pub(super) driver: &'static Driver,
     pub(super) context: Context,
     pub(super) device: Device,
-    module: Module,
+    /// The kernels that we ship.
+    pub(super) module: Module,
+    /// Compute capability, times ten.
+    capability: u32,
     /// For the operator.
     pub(super) name: String,
     off: AtomicBool,
@@ -81,6 +85,7 @@ impl Accelerator {
             fact(attribute::CAPABILITY_MAJOR)?,
             fact(attribute::CAPABILITY_MINOR)?,
         );
+        let capability = u32::try_from(major * 10 + minor).unwrap_or(0);
         if major < CAPABILITY_MIN {
             return Err(format!(
                 "{name} has compute capability {major}.{minor}, {CAPABILITY_MIN}.0 is needed"
@@ -91,33 +96,65 @@ impl Accelerator {
         }
         let context = driver.context(device).map_err(text)?;
         let code = CString::new(ptx).map_err(|_| "the kernels hold a NUL byte".to_owned())?;
-        let module = driver.load(&code).map_err(|(fault, log)| {
-            let why = match fault.code {
-                PTX_TOO_NEW => "the kernels are too new for the driver",
-                _ => "the kernels cannot be loaded",
-            };
-            format!("{why}: {fault} {log}").trim_end().to_owned()
-        })?;
+        let module = driver
+            .load(&code)
+            .map_err(|(fault, log)| refused("the kernels", "loaded", &fault, &log))?;
         Ok(Self {
             driver,
             context,
             device,
             module,
+            capability,
             name,
             off: AtomicBool::new(false),
             strikes: AtomicU32::new(0),
         })
     }
 
+    /// A user's function with the kernel that calls it. May take a second.
+    ///
+    /// # Errors
+    /// One line: what the driver or the GPU has against it.
+    pub(super) fn link(&self, code: &UserCode) -> Result<Module, String> {
+        let what = format!("ptx_file {}", code.file);
+        if code.about.target > self.capability {
+            let (name, has) = (&self.name, self.capability);
+            return Err(format!(
+                "{what} is for sm_{}, and {name} is sm_{has}",
+                code.about.target
+            ));
+        }
+        let text = |text: &str| CString::new(text).map_err(|_| format!("{what} holds a NUL byte"));
+        let (caller, theirs, file) = (text(&code.caller())?, text(&code.text)?, text(&code.file)?);
+        let parts = [
+            Part {
+                name: c"knet_user.ptx",
+                text: &caller,
+            },
+            Part {
+                name: &file,
+                text: &theirs,
+            },
+        ];
+        self.driver
+            .link(&parts)
+            .map_err(|(fault, log)| refused(&what, "linked", &fault, &log))
+    }
+
     /// The entry point of a kernel for a mode.
     ///
     /// # Errors
     /// One line.
-    pub(super) fn function(&self, kernel: &str, mode: &str) -> Result<Function, String> {
+    pub(super) fn function(
+        &self,
+        module: Module,
+        kernel: &str,
+        mode: &str,
+    ) -> Result<Function, String> {
         let name = format!("knet_{kernel}_{mode}");
         let entry = CString::new(name.as_str()).map_err(|error| error.to_string())?;
         self.driver
-            .function(self.module, &entry)
+            .function(module, &entry)
             .map_err(|fault| format!("no kernel {name}: {fault}"))
     }
 
@@ -158,6 +195,17 @@ impl Accelerator {
             );
         }
     }
+}
+
+/// Why the driver does not take code.
+fn refused(what: &str, verb: &str, fault: &Fault, log: &str) -> String {
+    let why = match fault.code {
+        PTX_TOO_NEW => "too new for the driver".to_owned(),
+        _ => format!("cannot be {verb}"),
+    };
+    format!("{what}: {why}: {fault} {log}")
+        .trim_end()
+        .to_owned()
 }
 
 fn text(fault: Fault) -> String {

@@ -23,6 +23,8 @@ pub(super) struct Air {
     pub(super) on_timeout: Instead,
     /// Flows of which a chunk has come down, with the lcore's token for them.
     pub(super) woken: Vec<(FlowId, u32)>,
+    /// Chunks between two kernels, of which the next has no place and no CPU can run it: flow, side, serial.
+    pub(super) stalled: VecDeque<(FlowId, usize, u64)>,
     /// Flows with a chunk that found no place.
     pub(super) waiting: VecDeque<(FlowId, u32)>,
     pub(super) serial: u64,
@@ -53,6 +55,8 @@ pub(super) struct Flight {
 pub(super) enum Phase {
     /// Under way.
     Flying,
+    /// Between two kernels: the next has no place.
+    Stalled,
     /// It was judged.
     Landed(Verdict),
     /// The CPU must do it.
@@ -76,8 +80,18 @@ impl Air {
         let mut prepared = Vec::with_capacity(rules.len());
         for rule in rules {
             let name = rule.kernel.name();
+            let module = match rule.kernel.code().map(|code| gpu.link(code)) {
+                None => gpu.module,
+                Some(Ok(module)) => module,
+                Some(Err(why)) if rule.kernel.refuses_the_cpu() => return Err(why),
+                Some(Err(why)) => {
+                    rule.do_without(&why)?;
+                    prepared.push(None);
+                    continue;
+                }
+            };
             prepared.push(match rule.kernel.device_params() {
-                Ok(params) => Some(Prepared::new(&gpu, name, &params, batches)?),
+                Ok(params) => Some(Prepared::new(&gpu, (name, module), &params, batches)?),
                 Err(why) => {
                     crate::warn!("gpu kernel={name} now=\"the CPU runs it\" reason=\"{why}\"");
                     None
@@ -98,6 +112,7 @@ impl Air {
             on_full: config.on_full,
             on_timeout: config.on_timeout,
             woken: Vec::new(),
+            stalled: VecDeque::new(),
             waiting: VecDeque::new(),
             serial: 0,
             events: Vec::new(),
@@ -137,7 +152,7 @@ impl Air {
     pub(super) fn put_down(&mut self, flight: Flight) {
         match flight.phase {
             Phase::Flying => {}
-            Phase::Landed(_) | Phase::Failed | Phase::Bypassed => {
+            Phase::Stalled | Phase::Landed(_) | Phase::Failed | Phase::Bypassed => {
                 if let Some(buffer) = flight.buffer {
                     self.pool.give_back(buffer);
                 }

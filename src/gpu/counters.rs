@@ -21,7 +21,7 @@ counters! {
         payload_chunks_marked,
         /// Chunks copied to a mirror.
         payload_chunks_mirrored,
-        /// Copies that a mirror had no room for.
+        /// Copies that a mirror had no room for, or that no mirror was named for.
         payload_mirror_dropped,
         /// Chunks that a GPU has judged, once a kernel.
         payload_chunks_offloaded,

@@ -1,13 +1,14 @@
 //! The ways in which the GPU is told of a batch that lies ready in its slot.
 //!
 //! ```text
-//! launch      a kernel launch a batch: methods 1 and 2 of NVIDIA's article, by who waits for it (here: nobody)
+//! launch      a kernel launch a batch, by a thread of its own: method 2 of NVIDIA's article
 //! persistent  one kernel that stays and polls the slots: method 3
 //! memops      launches made beforehand, each behind a wait for its slot: method 4 with stream memory operations
 //! graph       the same for all slots of the ring as one graph: method 4 with graphs
 //! ```
 //!
-//! Whatever the way, a batch is over when the kernel says so in the slot: nobody asks the driver.
+//! Whatever the way, a batch is over when the kernel says so in the slot, and every call of the driver's is made by the thread of
+//! [`Caller`]: a call that never returns holds nobody up.
 
 mod graph;
 mod launch;
@@ -18,63 +19,109 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use super::accelerator::Accelerator;
+use super::caller::{Caller, Calls, Order};
 use super::slots::Slots;
 use crate::config::payload::Mode;
-use crate::ffi::cuda::{Fault, Grid, Stream};
+use crate::ffi::cuda::{Fault, Grid, Module, Stream};
 
-/// One of the ways, for one ring. Its calls are made by whoever drives the lcore and never wait for the GPU.
-pub(super) trait Drive: Send + core::fmt::Debug {
-    /// A slot was handed over with so many packets.
-    fn submit(&mut self, slots: &Slots, slot: usize, count: usize) -> Result<(), Fault>;
-
-    /// A slot was read and is free again.
-    fn reaped(&mut self, _slots: &Slots, _slot: usize) -> Result<(), Fault> {
-        Ok(())
-    }
-
-    /// Lets everything that waits on the GPU end. It may take until `leave` says so.
-    fn release(&mut self, slots: &mut Slots);
-
-    /// Whether nothing is left on the GPU.
-    ///
-    /// # Errors
-    /// What has happened to the context: nothing of it can be used again.
-    fn is_over(&self, slots: &Slots) -> Result<bool, Fault>;
+/// One of the ways, for one ring. Nothing here waits but [`Drive::leave`].
+#[derive(Debug)]
+pub(super) struct Drive {
+    mode: Mode,
+    caller: Caller,
 }
 
-/// Starts a way of driving `slots` with the kernel of this name.
-///
-/// # Errors
-/// One line: what the driver or the GPU lacks for it.
-pub(super) fn start(
-    mode: Mode,
-    gpu: &Arc<Accelerator>,
-    kernel: &str,
-    slots: &Slots,
-    blocks: u32,
-) -> Result<Box<dyn Drive>, String> {
-    let text = |fault: Fault| fault.to_string();
-    gpu.enter().map_err(text)?;
-    let stream = gpu.driver.stream().map_err(text)?;
-    let at = Place {
-        gpu: Arc::clone(gpu),
-        stream,
-    };
-    let name = if mode == Mode::Persistent {
-        "persistent"
-    } else {
-        "launch"
-    };
-    let function = gpu.function(kernel, name)?;
-    Ok(match mode {
-        Mode::Persistent => {
-            Box::new(persistent::Persistent::start(at, function, slots, blocks).map_err(text)?)
+impl Drive {
+    /// Starts a way of driving `slots` with the kernel of this name in a module.
+    ///
+    /// # Errors
+    /// One line: what the driver or the GPU lacks for it.
+    pub(super) fn start(
+        mode: Mode,
+        gpu: &Arc<Accelerator>,
+        (kernel, module): (&str, Module),
+        slots: &Slots,
+        blocks: u32,
+    ) -> Result<Self, String> {
+        let text = |fault: Fault| fault.to_string();
+        gpu.enter().map_err(text)?;
+        let stream = gpu.driver.stream().map_err(text)?;
+        let at = Place {
+            gpu: Arc::clone(gpu),
+            stream,
+        };
+        let name = if mode == Mode::Persistent {
+            "persistent"
+        } else {
+            "launch"
+        };
+        let function = gpu.function(module, kernel, name)?;
+        let calls: Box<dyn Calls> = match mode {
+            Mode::Persistent => {
+                Box::new(persistent::Persistent::start(at, function, slots, blocks).map_err(text)?)
+            }
+            Mode::Memops => Box::new(memops::Memops::start(at, function, slots).map_err(text)?),
+            Mode::Graph => Box::new(graph::Graphs::start(at, function, slots).map_err(text)?),
+            // The CPU has no ring.
+            Mode::Launch | Mode::Cpu => Box::new(launch::Launch::new(at, function, slots)),
+        };
+        // A slot has one order at a time; and a look.
+        let caller = Caller::start(calls, slots.count() + 2)?;
+        Ok(Self { mode, caller })
+    }
+
+    /// A slot was handed over with so many packets; false: too many orders wait.
+    #[must_use]
+    pub(super) fn submit(&self, slot: usize, count: usize) -> bool {
+        self.mode != Mode::Launch || self.caller.post(Order::Submit { slot, count })
+    }
+
+    /// A slot was read and is free again; as [`Drive::submit`].
+    #[must_use]
+    pub(super) fn reaped(&self, slot: usize) -> bool {
+        let again = matches!(self.mode, Mode::Memops | Mode::Graph);
+        !again || self.caller.post(Order::Reaped { slot })
+    }
+
+    /// Asks how the GPU is; [`Drive::fault`] has the answer when it is a bad one.
+    pub(super) fn look(&self) {
+        // Who does not answer the orders before it does not answer this one.
+        let _ = self.caller.post(Order::Look);
+    }
+
+    /// Whether a call has not returned.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.caller.is_busy()
+    }
+
+    /// What a call said that was no success; it stays with the context.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        self.caller.fault()
+    }
+
+    /// Lets everything that waits on the GPU end.
+    fn release(&self, slots: &mut Slots) {
+        match self.mode {
+            Mode::Persistent => slots.quit(),
+            Mode::Memops | Mode::Graph => slots.release_all(),
+            Mode::Launch | Mode::Cpu => {}
         }
-        Mode::Memops => Box::new(memops::Memops::start(at, function, slots).map_err(text)?),
-        Mode::Graph => Box::new(graph::Graphs::start(at, function, slots).map_err(text)?),
-        // The CPU has no ring.
-        Mode::Launch | Mode::Cpu => Box::new(launch::Launch::new(at, function)),
-    })
+    }
+
+    /// Waits a little for the GPU to be done with `slots`; what then still runs is left to the driver. For the end of a host only.
+    pub(super) fn leave(&self, slots: &mut Slots) {
+        for _ in 0..LEAVE_ROUNDS {
+            self.release(slots);
+            let ended = self.mode == Mode::Persistent && slots.has_ended();
+            if ended || self.caller.is_idle() || self.caller.has_failed() {
+                return;
+            }
+            if !self.caller.is_busy() {
+                self.look();
+            }
+            std::thread::park_timeout(LEAVE_PAUSE);
+        }
+    }
 }
 
 /// Where work is put.
@@ -86,7 +133,6 @@ struct Place {
 
 impl Place {
     fn is_idle(&self) -> Result<bool, Fault> {
-        self.gpu.enter()?;
         self.gpu.driver.is_idle(self.stream)
     }
 }
@@ -101,17 +147,6 @@ fn grid(packets: usize) -> Grid {
     Grid {
         blocks: packets.div_ceil(WARPS).max(1),
         threads: THREADS,
-    }
-}
-
-/// Waits a little for the GPU to be done with `slots`; what then still runs is left to the driver. For the end of a host only.
-pub(super) fn leave(drive: &mut dyn Drive, slots: &mut Slots) {
-    for _ in 0..LEAVE_ROUNDS {
-        drive.release(slots);
-        if drive.is_over(slots) != Ok(false) {
-            return;
-        }
-        std::thread::park_timeout(LEAVE_PAUSE);
     }
 }
 

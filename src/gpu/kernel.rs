@@ -2,6 +2,7 @@
 
 use super::chunk::Chunk;
 use super::ring::{PacketResult, verdict};
+use super::user::UserCode;
 
 /// What a kernel keeps from one chunk of a flow's direction to the next. All zero at the beginning of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -18,6 +19,24 @@ pub struct Finding {
     pub figure: u32,
     /// Another one: `aux` there.
     pub aux: u64,
+    /// What a user's function wants done.
+    pub asked: Asked,
+}
+
+/// What a user's function may ask for beyond a match.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Asked {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// The segment is dropped.
+    Drop,
+    /// Both ends are reset.
+    Reset,
+    /// A log line with this number.
+    Mark(u32),
+    /// A copy.
+    Mirror,
 }
 
 impl Finding {
@@ -27,32 +46,55 @@ impl Finding {
         failed: false,
         figure: 0,
         aux: 0,
+        asked: Asked::Nothing,
     };
+
+    /// Whether it says anything at all.
+    #[must_use]
+    pub fn is_news(&self) -> bool {
+        self.failed || self.matched.is_some() || self.asked != Asked::Nothing
+    }
 
     /// What a GPU would have written.
     #[must_use]
     pub fn as_result(&self, state: &KernelState) -> PacketResult {
         PacketResult {
-            verdict: match (self.failed, self.matched) {
-                (true, _) => verdict::FAILED,
-                (false, Some(_)) => verdict::MATCH,
-                (false, None) => verdict::PASS,
+            verdict: match (self.failed, self.matched, self.asked) {
+                (true, _, _) => verdict::FAILED,
+                (false, Some(_), _) => verdict::MATCH,
+                (false, None, Asked::Nothing) => verdict::PASS,
+                (false, None, Asked::Drop) => verdict::DROP,
+                (false, None, Asked::Reset) => verdict::RESET,
+                (false, None, Asked::Mark(_)) => verdict::MARK,
+                (false, None, Asked::Mirror) => verdict::MIRROR,
             },
-            value: self.matched.unwrap_or(self.figure),
+            value: match self.asked {
+                Asked::Mark(mark) => mark,
+                _ => self.matched.unwrap_or(self.figure),
+            },
             aux: self.aux,
             state: state.0,
         }
     }
 
-    /// What a GPU wrote; a verdict that no built-in kernel gives is a failure.
+    /// What a GPU wrote; `may_ask` is said of a user's function. A verdict that nobody gives is a failure.
     #[must_use]
-    pub fn of_result(result: &PacketResult) -> Self {
+    pub fn of_result(result: &PacketResult, may_ask: bool) -> Self {
+        let asked = match result.verdict {
+            verdict::DROP if may_ask => Asked::Drop,
+            verdict::RESET if may_ask => Asked::Reset,
+            verdict::MARK if may_ask => Asked::Mark(result.value),
+            verdict::MIRROR if may_ask => Asked::Mirror,
+            _ => Asked::Nothing,
+        };
         let found = result.verdict == verdict::MATCH;
+        let passed = result.verdict == verdict::PASS || asked != Asked::Nothing;
         Self {
             matched: found.then_some(result.value),
-            failed: !found && result.verdict != verdict::PASS,
+            failed: !found && !passed,
             figure: if found { 0 } else { result.value },
             aux: result.aux,
+            asked,
         }
     }
 }
@@ -72,6 +114,16 @@ pub trait PayloadKernel: Send {
     /// # Errors
     /// One line: a GPU cannot run it.
     fn device_params(&mut self) -> Result<Vec<u8>, String>;
+
+    /// The function that the GPU version calls; None: it is one of those that we ship, and a CPU can run it as well.
+    fn code(&self) -> Option<&UserCode> {
+        None
+    }
+
+    /// Whether its payload must not pass where it cannot be run; only for a kernel with [`Self::code`].
+    fn refuses_the_cpu(&self) -> bool {
+        false
+    }
 
     /// Counts what a GPU found in `bytes` bytes, as if it had been found here.
     fn settle(&mut self, bytes: usize, finding: &Finding) {

@@ -10,10 +10,12 @@
 //! pipeline   the rules of the config with their kernels, loaded once at the start of the host
 //! pattern    many literals at once, also across segments      stats     histogram and entropy
 //! chacha20   a stream cipher by stream offset                 crc32c    a digest
+//! user       a function of the operator's, which a GPU alone can run
 //! mirror     copies of chosen chunks into a pcap file
 //! builtin    the kernels by what they need                    bench     those of the benchmark only
 //! ring       what the host and a GPU kernel share, byte for byte
 //! accelerator  the GPU of the process, opened once, given up for good     drive  how it is told of a batch
+//! caller     the thread that calls the driver, for the lcore never waits
 //! offload    one kernel there: batches out, results in, deadlines         air    what a stage needs for that
 //! slots      the host's side of the ring                                  pool   buffers that the GPU reaches
 //! ptx        the kernels as a GPU's driver takes them; their source is cuda/
@@ -28,6 +30,7 @@ mod accelerator;
 mod air;
 mod bench;
 mod builtin;
+mod caller;
 mod chacha20;
 mod chunk;
 mod counters;
@@ -45,14 +48,16 @@ pub mod ring;
 mod slots;
 mod stage;
 mod stats;
+mod user;
 
 pub use builtin::Builtin;
 pub use chunk::{Chunk, Direction, Ends};
 pub use counters::StageCounters;
-pub use kernel::{Finding, KernelState, PayloadKernel};
+pub use kernel::{Asked, Finding, KernelState, PayloadKernel};
 pub use mirror::Mirror;
 pub use pipeline::{Pipeline, Placement, Rule};
 pub use stage::{Aloft, Departure, PacketStage, StreamStage, Verdict};
+pub use user::UserCode;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::accelerator::Accelerator;
-use super::drive::{self, Drive};
+use super::drive::Drive;
 use super::ring::{PacketRecord, PacketResult, verdict};
 use super::slots::{Slots, State};
 use crate::config::payload::{Batches, Mode};
-use crate::ffi::cuda::Fault;
+use crate::ffi::cuda::{Fault, Module};
 use crate::id::FlowId;
 use crate::time::Instant;
 
@@ -56,7 +56,7 @@ struct Batch {
 pub(super) struct Offload {
     gpu: Arc<Accelerator>,
     slots: Slots,
-    drive: Box<dyn Drive>,
+    drive: Drive,
     /// Gathered in slot `next`, not handed over yet.
     open: Vec<Ticket>,
     opened: Instant,
@@ -76,6 +76,7 @@ pub(super) struct Offload {
 pub(super) struct Prepared {
     gpu: Arc<Accelerator>,
     kernel: &'static str,
+    module: Module,
     slots: Slots,
 }
 
@@ -86,7 +87,7 @@ impl Prepared {
     /// One line.
     pub(super) fn new(
         gpu: &Arc<Accelerator>,
-        kernel: &'static str,
+        (kernel, module): (&'static str, Module),
         params: &[u8],
         batches: &Batches,
     ) -> Result<Self, String> {
@@ -96,6 +97,7 @@ impl Prepared {
         Ok(Self {
             gpu: Arc::clone(gpu),
             kernel,
+            module,
             slots: slots.map_err(text)?,
         })
     }
@@ -105,7 +107,8 @@ impl Prepared {
     /// # Errors
     /// One line.
     pub(super) fn start(self, mode: Mode, batches: &Batches) -> Result<Offload, String> {
-        let drive = drive::start(mode, &self.gpu, self.kernel, &self.slots, batches.blocks)?;
+        let code = (self.kernel, self.module);
+        let drive = Drive::start(mode, &self.gpu, code, &self.slots, batches.blocks)?;
         Ok(Offload {
             gpu: self.gpu,
             slots: self.slots,
@@ -149,6 +152,10 @@ impl Offload {
 
     /// Reads what has come back and hands over what is due; returns how many batches moved.
     pub(super) fn step(&mut self, now: Instant, events: &mut Vec<Event>) -> usize {
+        if let Some(fault) = self.drive.fault() {
+            // It stays with the context.
+            self.gpu.turn_off(&fault.to_string());
+        }
         let mut moved = self.reap(now, events);
         if !self.gpu.is_on() {
             self.give_up(events);
@@ -184,9 +191,8 @@ impl Offload {
             is_late: false,
         });
         self.next = (slot + 1) % self.slots.count();
-        if let Err(fault) = self.drive.submit(&self.slots, slot, count) {
-            // An error of the driver's stays with the context.
-            self.gpu.turn_off(&fault.to_string());
+        if !self.drive.submit(slot, count) {
+            self.gpu.turn_off(ORDERS);
         }
     }
 
@@ -201,11 +207,11 @@ impl Offload {
         while let Some(batch) = self.out.front_mut() {
             let slot = batch.slot;
             match self.slots.state(slot) {
-                State::Flying if batch.is_late || now < batch.deadline => break,
+                State::Flying if now < batch.deadline => break,
                 State::Flying => {
-                    self.late += 1;
-                    self.give_up(events);
-                    self.is_late();
+                    batch.deadline = now + self.timeout;
+                    let again = batch.is_late;
+                    self.is_late(again, events);
                     break;
                 }
                 State::Done => self.land(events),
@@ -227,16 +233,23 @@ impl Offload {
         moved
     }
 
-    /// The oldest batch is late.
-    fn is_late(&self) {
-        match self.drive.is_over(&self.slots) {
-            Err(fault) => self.gpu.turn_off(&fault.to_string()),
-            Ok(_) => {
-                let limit = self.timeout.as_micros();
-                self.gpu
-                    .strike(&format!("a batch was not done in timeout_us={limit}"));
+    /// The oldest batch is late, or has been for another `timeout_us`.
+    fn is_late(&mut self, again: bool, events: &mut Vec<Event>) {
+        let limit = self.timeout.as_micros();
+        if again {
+            // A late kernel may end yet. A driver that does not come back is counted until it is given up.
+            if self.drive.is_stuck() {
+                self.gpu.strike(&format!(
+                    "a call of the driver's has not returned in timeout_us={limit}"
+                ));
             }
+            return;
         }
+        self.late += 1;
+        self.give_up(events);
+        self.drive.look();
+        self.gpu
+            .strike(&format!("a batch was not done in timeout_us={limit}"));
     }
 
     /// Takes the oldest batch with its results.
@@ -281,8 +294,8 @@ impl Offload {
         if !self.gpu.is_on() {
             return;
         }
-        if let Err(fault) = self.drive.reaped(&self.slots, slot) {
-            self.gpu.turn_off(&fault.to_string());
+        if !self.drive.reaped(slot) {
+            self.gpu.turn_off(ORDERS);
         }
     }
 
@@ -297,11 +310,13 @@ impl Offload {
     }
 }
 
+/// No ring gives as many.
+const ORDERS: &str = "too many orders wait for the driver";
 /// Between looks at a batch that is late.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 impl Drop for Offload {
     fn drop(&mut self) {
-        drive::leave(self.drive.as_mut(), &mut self.slots);
+        self.drive.leave(&mut self.slots);
     }
 }

@@ -7,8 +7,9 @@ use super::builtin::Builtin;
 use super::chunk::{Direction, Ends};
 use super::kernel::PayloadKernel;
 use super::mirror::Mirror;
-use super::ptx::KERNELS;
+use super::ptx::{KERNELS, USER_BYTES_MAX};
 use super::stage::{PacketStage, StreamStage};
+use super::user::UserKernel;
 use crate::config::is_inside;
 use crate::config::payload::{Attach, Gpu, Kernel, Mode, OnMatch, PayloadRule};
 
@@ -24,13 +25,18 @@ pub(super) enum Action {
     /// A line is logged.
     Mark(u32),
     /// It is copied.
-    Mirror(Mirror),
+    Mirror,
 }
 
 /// A rule that can be run.
 pub struct Rule {
     pub(super) kernel: Box<dyn PayloadKernel>,
     pub(super) action: Action,
+    /// Where copies go.
+    pub(super) mirror: Option<Mirror>,
+    /// Its JSON path, for messages.
+    pub(super) path: String,
+    pub(super) attach: Attach,
     rx: bool,
     tx: bool,
     ports: Vec<u16>,
@@ -38,8 +44,9 @@ pub struct Rule {
     pub(super) min_payload: usize,
     /// The kernel changes bytes.
     pub(super) writes: bool,
-    /// Lines logged so far.
+    /// Lines logged so far, and the last number.
     pub(super) marks: u64,
+    pub(super) mark: u32,
 }
 
 impl core::fmt::Debug for Rule {
@@ -61,11 +68,34 @@ impl Rule {
     }
 
     /// The rule's mark, if it was given since there were `marks` of it.
-    pub(super) const fn mark_since(&self, marks: u64) -> Option<u32> {
-        match self.action {
-            Action::Mark(mark) if self.marks != marks => Some(mark),
-            _ => None,
+    pub(super) fn mark_since(&self, marks: u64) -> Option<u32> {
+        (self.marks != marks).then_some(self.mark)
+    }
+
+    /// There is no GPU for it: says what becomes of payload that only a GPU can judge.
+    ///
+    /// # Errors
+    /// It must not pass.
+    pub(super) fn do_without(&self, why: &str) -> Result<(), String> {
+        let name = self.kernel.name();
+        if self.kernel.refuses_the_cpu() {
+            return Err(format!(
+                "{}: only a GPU can run kernel {name}: {why} (\"without_gpu\": \"pass\" lets the payload pass)",
+                self.path
+            ));
         }
+        if let Some(code) = self.kernel.code() {
+            crate::warn!(
+                "gpu kernel={name} function={} now=\"its payload passes unjudged\" reason=\"{why}\"",
+                code.function
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether only a GPU can run its kernel.
+    pub(super) fn needs_gpu(&self) -> bool {
+        self.kernel.code().is_some()
     }
 
     /// Whether the rule is for bytes that go this way.
@@ -111,7 +141,7 @@ impl Pipeline {
 
     /// As [`Pipeline::load`] with the GPU's code.
     pub(super) fn load_with(config: &Gpu, ptx: &str) -> Result<(Self, Placement), String> {
-        let made = Self::build(config, &|path| Mirror::create(path).map(Action::Mirror))?;
+        let made = Self::build(config, &|path| Mirror::create(path).map(Some))?;
         made.place(config, ptx)
     }
 
@@ -122,21 +152,29 @@ impl Pipeline {
     pub fn examine(config: &Gpu) -> Result<Placement, String> {
         let made = Self::build(config, &|path| {
             let folder = Path::new(path).parent().unwrap_or_else(|| Path::new("/"));
-            std::fs::metadata(folder).map(|_| Action::Pass)
+            std::fs::metadata(folder).map(|_| None)
         })?;
         made.place(config, KERNELS).map(|(_, place)| place)
     }
 
     /// Gives the rules that look at streams to the GPU.
     fn place(mut self, config: &Gpu, ptx: &str) -> Result<(Self, Placement), String> {
-        let (Some(stage), true) = (&mut self.stream, config.mode != Mode::Cpu) else {
-            return Ok((self, Placement::Cpu));
+        let place = match &mut self.stream {
+            Some(stage) if config.mode != Mode::Cpu => match stage.take_off_with(config, ptx) {
+                Ok(name) => Placement::Gpu(name),
+                Err(why) if config.required => return Err(format!("gpu.required: {why}")),
+                Err(why) => Placement::NoGpu(why),
+            },
+            _ => Placement::Cpu,
         };
-        let place = match stage.take_off_with(config, ptx) {
-            Ok(name) => Placement::Gpu(name),
-            Err(why) if config.required => return Err(format!("gpu.required: {why}")),
-            Err(why) => Placement::NoGpu(why),
+        let why = match &place {
+            Placement::Gpu(_) => return Ok((self, place)),
+            Placement::Cpu => "the kernels run on the CPU here",
+            Placement::NoGpu(why) => why,
         };
+        for rule in self.stream.iter().flat_map(StreamStage::rules) {
+            rule.do_without(why)?;
+        }
         Ok((self, place))
     }
 
@@ -185,49 +223,62 @@ pub enum Placement {
 }
 
 /// Makes the mirror of a path.
-type MakeMirror<'a> = &'a dyn Fn(&str) -> std::io::Result<Action>;
+type MakeMirror<'a> = &'a dyn Fn(&str) -> std::io::Result<Option<Mirror>>;
 
 fn load(rule: &PayloadRule, mirror: MakeMirror<'_>) -> Result<Rule, String> {
-    let mut action = Action::Pass;
-    let builtin = match &rule.kernel {
-        Kernel::Pattern { file, on_match } => {
-            action = match on_match {
-                OnMatch::Pass => Action::Pass,
-                OnMatch::Drop => Action::Drop,
-                OnMatch::Reset => Action::Reset,
-                OnMatch::Mark(mark) => Action::Mark(*mark),
-                OnMatch::Mirror(path) => {
-                    mirror(path).map_err(|error| format!("mirror_file {path}: {error}"))?
-                }
-            };
-            let text = read(file, RULES_FILE_BYTES_MAX)
-                .map_err(|error| format!("patterns_file {file}: {error}"))?;
-            Builtin::Pattern(text)
-        }
-        Kernel::Stats => Builtin::Stats,
-        Kernel::Chacha20 { key_file } => {
-            let key = read(key_file, KEY_FILE_BYTES_MAX)
-                .and_then(|text| key(&text))
-                .map_err(|error| format!("key_file {key_file}: {error}"))?;
-            Builtin::Chacha20(key)
-        }
-        Kernel::Crc32c => Builtin::Crc32c,
+    let (on_match, mirror_file) = match &rule.kernel {
+        Kernel::Pattern { on_match, .. } => (on_match, ""),
+        Kernel::User(user) => (&user.on_match, user.mirror_file.as_str()),
+        Kernel::Stats | Kernel::Chacha20 { .. } | Kernel::Crc32c => (&OnMatch::Pass, ""),
     };
-    let kernel = builtin.build().map_err(|error| match &rule.kernel {
-        Kernel::Pattern { file, .. } => format!("patterns_file {file}: {error}"),
-        _ => error,
-    })?;
+    let (action, mirror_file) = match on_match {
+        OnMatch::Pass => (Action::Pass, mirror_file),
+        OnMatch::Drop => (Action::Drop, mirror_file),
+        OnMatch::Reset => (Action::Reset, mirror_file),
+        OnMatch::Mark(mark) => (Action::Mark(*mark), mirror_file),
+        OnMatch::Mirror(path) => (Action::Mirror, path.as_str()),
+    };
+    let mirror = match mirror_file {
+        "" => None,
+        path => mirror(path).map_err(|error| format!("mirror_file {path}: {error}"))?,
+    };
     Ok(Rule {
-        kernel,
+        kernel: kernel(rule)?,
         action,
+        mirror,
+        path: rule.path.clone(),
+        attach: rule.attach,
         rx: rule.rx,
         tx: rule.tx,
         ports: rule.ports.clone(),
         networks: rule.networks.clone(),
         min_payload: usize::from(rule.min_payload),
-        writes: matches!(rule.kernel, Kernel::Chacha20 { .. }),
+        writes: rule.kernel.writes(),
         marks: 0,
+        mark: 0,
     })
+}
+
+fn kernel(rule: &PayloadRule) -> Result<Box<dyn PayloadKernel>, String> {
+    match &rule.kernel {
+        Kernel::Pattern { file, .. } => read(file, RULES_FILE_BYTES_MAX)
+            .and_then(|text| Builtin::Pattern(text).build())
+            .map_err(|error| format!("patterns_file {file}: {error}")),
+        Kernel::Stats => Builtin::Stats.build(),
+        Kernel::Chacha20 { key_file } => read(key_file, KEY_FILE_BYTES_MAX)
+            .and_then(|text| key(&text))
+            .and_then(|key| Builtin::Chacha20(key).build())
+            .map_err(|error| format!("key_file {key_file}: {error}")),
+        Kernel::Crc32c => Builtin::Crc32c.build(),
+        Kernel::User(user) => {
+            let made =
+                read(&user.file, USER_BYTES_MAX).and_then(|text| UserKernel::new(user, text));
+            match made {
+                Ok(kernel) => Ok(Box::new(kernel)),
+                Err(error) => Err(format!("ptx_file {}: {error}", user.file)),
+            }
+        }
+    }
 }
 
 /// The contents of a regular file of at most `max` bytes.
@@ -327,7 +378,7 @@ pub(super) mod tests {
         let mut wanted = rule(Kernel::Stats);
         wanted.ports = vec![80];
         wanted.networks = vec![("10.1.0.0".parse().unwrap(), 16)];
-        let rule = load(&wanted, &|_| Ok(Action::Pass)).unwrap();
+        let rule = load(&wanted, &|_| Ok(None)).unwrap();
         assert!(rule.covers(ends("10.0.0.2:80", "10.1.2.3:4000")));
         assert!(rule.covers(ends("10.0.0.2:4000", "10.1.2.3:80")));
         assert!(!rule.covers(ends("10.0.0.2:81", "10.1.2.3:4000")));

@@ -8,7 +8,7 @@ const USER: &str = include_str!("cuda/knet_user.ptx");
 /// What the function is called there.
 const USER_FUNCTION: &str = "knet_user_function";
 /// Bytes of a user's PTX at most.
-const USER_BYTES_MAX: usize = 4 << 20;
+pub(super) const USER_BYTES_MAX: u64 = 4 << 20;
 /// What the function takes: packet, result, lane, parameters.
 const USER_PARAMS: &str = ".b64 .b64 .b32 .b64";
 
@@ -27,7 +27,7 @@ impl UserPtx {
     /// # Errors
     /// One line: what is missing.
     pub fn examine(text: &[u8], function: &str) -> Result<Self, String> {
-        if text.len() > USER_BYTES_MAX {
+        if text.len() as u64 > USER_BYTES_MAX {
             return Err(format!("{} bytes, at most {USER_BYTES_MAX}", text.len()));
         }
         let text = core::str::from_utf8(text)

@@ -163,8 +163,9 @@ impl Rig {
     pub fn run(&self, kernel: &'static str, params: &[u8], way: &Way) -> Result<Run, String> {
         self.gpu.enter().map_err(|fault| fault.to_string())?;
         let batches = batches(way);
+        let code = (kernel, self.gpu.module);
         let offload =
-            Prepared::new(&self.gpu, kernel, params, &batches)?.start(way.mode, &batches)?;
+            Prepared::new(&self.gpu, code, params, &batches)?.start(way.mode, &batches)?;
         Ok(Run {
             offload,
             events: Vec::new(),

@@ -6,7 +6,7 @@ use super::ring::{
     BATCH_SCRATCH_BYTES, BatchDescriptor, PacketRecord, PacketResult, RING_ABI, RingDescriptor,
     status,
 };
-use crate::ffi::cuda::{DevicePointer, Driver, Fault, Registered};
+use crate::ffi::cuda::{DevicePointer, Driver, Fault, Gate, Registered};
 
 /// The slots of one ring and what the GPU is told of them.
 #[derive(Debug)]
@@ -79,8 +79,18 @@ impl Slots {
     }
 
     /// The state word of a slot, for a wait.
-    pub(super) const fn word(&self, slot: usize) -> DevicePointer {
+    const fn word(&self, slot: usize) -> DevicePointer {
         self.memory.device(Self::batch_at(slot) + STATUS_AT)
+    }
+
+    /// For each slot a wait for its batch, and the batch.
+    pub(super) fn gates(&self) -> Vec<Gate> {
+        let gate = |slot| Gate {
+            word: self.word(slot),
+            value: status::READY,
+            argument: self.batch(slot),
+        };
+        (0..self.count).map(gate).collect()
     }
 
     /// The ring, for a persistent kernel.

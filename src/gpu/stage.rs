@@ -11,8 +11,9 @@ use std::collections::HashMap;
 use super::air::{Air, Flight};
 use super::chunk::{Chunk, Direction, Ends};
 use super::counters::StageCounters;
-use super::kernel::{Finding, KernelState};
+use super::kernel::{Asked, Finding, KernelState};
 use super::pipeline::{Action, Rule};
+use crate::config::payload::Attach;
 use crate::id::FlowId;
 
 /// What is to be done with a chunk and its flow.
@@ -62,6 +63,11 @@ impl StreamStage {
             counters: StageCounters::new(),
             air: None,
         }
+    }
+
+    /// Its rules.
+    pub(in crate::gpu) fn rules(&self) -> &[Rule] {
+        &self.rules
     }
 
     /// Judges bytes of a stream, each exactly once and in order. Never [`Verdict::Drop`]: a stream cannot lose bytes.
@@ -189,9 +195,23 @@ fn conclude(
         Verdict::Reset
     } else if let Some(found) = finding.matched {
         counters.payload_matched.raise();
-        act(rule, counters, chunk, found)
+        match rule.action {
+            Action::Pass => Verdict::Pass,
+            Action::Drop => Verdict::Drop,
+            Action::Reset => Verdict::Reset,
+            Action::Mark(number) => mark(rule, counters, chunk, number, found),
+            Action::Mirror => copy(rule, counters, chunk),
+        }
     } else {
-        Verdict::Pass
+        match finding.asked {
+            Asked::Nothing => Verdict::Pass,
+            // A stream cannot lose bytes.
+            Asked::Drop if rule.attach == Attach::Stream => Verdict::Reset,
+            Asked::Drop => Verdict::Drop,
+            Asked::Reset => Verdict::Reset,
+            Asked::Mark(number) => mark(rule, counters, chunk, number, number),
+            Asked::Mirror => copy(rule, counters, chunk),
+        }
     };
     if verdict == Verdict::Reset {
         counters.payload_flows_reset.raise();
@@ -199,37 +219,40 @@ fn conclude(
     verdict
 }
 
-/// Does what a rule says to a match.
-fn act(rule: &mut Rule, counters: &StageCounters, chunk: &Chunk<'_>, found: u32) -> Verdict {
-    match &rule.action {
-        Action::Pass => Verdict::Pass,
-        Action::Drop => Verdict::Drop,
-        Action::Reset => Verdict::Reset,
-        Action::Mark(mark) => {
-            counters.payload_chunks_marked.raise();
-            rule.marks += 1;
-            if rule.marks <= MARKS_LOGGED || rule.marks.is_power_of_two() {
-                crate::warn!(
-                    "payload event=marked mark={mark} kernel={} pattern={found} direction={:?} local={} remote={} offset={} count={}",
-                    rule.kernel.name(),
-                    chunk.direction,
-                    chunk.ends.local,
-                    chunk.ends.remote,
-                    chunk.offset,
-                    rule.marks
-                );
-            }
-            Verdict::Pass
-        }
-        Action::Mirror(mirror) => {
-            if mirror.copy(chunk) {
-                counters.payload_chunks_mirrored.raise();
-            } else {
-                counters.payload_mirror_dropped.raise();
-            }
-            Verdict::Pass
-        }
+/// Marks the flow of a chunk.
+fn mark(
+    rule: &mut Rule,
+    counters: &StageCounters,
+    chunk: &Chunk<'_>,
+    number: u32,
+    found: u32,
+) -> Verdict {
+    counters.payload_chunks_marked.raise();
+    rule.marks += 1;
+    rule.mark = number;
+    if rule.marks <= MARKS_LOGGED || rule.marks.is_power_of_two() {
+        crate::warn!(
+            "payload event=marked mark={number} kernel={} pattern={found} direction={:?} local={} remote={} offset={} count={}",
+            rule.kernel.name(),
+            chunk.direction,
+            chunk.ends.local,
+            chunk.ends.remote,
+            chunk.offset,
+            rule.marks
+        );
     }
+    Verdict::Pass
+}
+
+/// Copies a chunk to the rule's mirror.
+fn copy(rule: &Rule, counters: &StageCounters, chunk: &Chunk<'_>) -> Verdict {
+    let copied = rule.mirror.as_ref().is_some_and(|to| to.copy(chunk));
+    if copied {
+        counters.payload_chunks_mirrored.raise();
+    } else {
+        counters.payload_mirror_dropped.raise();
+    }
+    Verdict::Pass
 }
 
 #[cfg(test)]

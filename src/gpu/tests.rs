@@ -153,11 +153,11 @@ fn whatever_the_driver_lacks_is_one_line_and_the_cpu() {
         ("context=2", "cuCtxCreate says 2 (CUDA_ERROR_OUT_OF_MEMORY)"),
         (
             "ptx=75",
-            "the kernels are too new for the driver: cuModuleLoadDataEx says 222 ptxas",
+            "the kernels: too new for the driver: cuModuleLoadDataEx says 222 ptxas",
         ),
         (
             "load=209",
-            "the kernels cannot be loaded: cuModuleLoadDataEx says 209",
+            "the kernels: cannot be loaded: cuModuleLoadDataEx says 209",
         ),
         ("function=500", "no kernel knet_crc32c_"),
         ("alloc=2", "cuMemAlloc says 2 (CUDA_ERROR_OUT_OF_MEMORY)"),

@@ -3,12 +3,13 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::SocketFlags;
 
 use super::clients::{Client, Standing};
 use super::family::Family;
 use super::fault::{Fault, Greeted};
 use super::group;
+use super::listener::{Access, Listener};
 use super::server::{Server, own_path, timespec};
 use super::socket;
 use super::way_back::WayBack;
@@ -232,46 +233,22 @@ impl Server {
 
     /// Binds and listens at `path`, in place of a host that died.
     pub(super) fn listen(&mut self, path: PathBuf) -> Result<(), String> {
-        let fault = |errno: Errno| format!("socket {}: {errno}", path.display());
-        let address = SocketAddrUnix::new(&path).map_err(fault)?;
-        let fresh = || {
-            let socket = rustix::net::socket_with(
-                AddressFamily::UNIX,
-                SocketType::SEQPACKET,
-                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-                None,
-            )?;
-            // bind(2) gives the file this mode: nobody gets in before it has its group.
-            rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(0o600))?;
-            Ok(socket)
-        };
-        let socket = fresh().map(descriptor::settle).map_err(fault)?;
-        match rustix::net::bind(&socket, &address) {
-            Ok(()) => {}
-            Err(Errno::ADDRINUSE) => {
-                let probe = fresh().map_err(fault)?;
-                if rustix::net::connect(&probe, &address) != Err(Errno::CONNREFUSED) {
-                    return Err(format!(
-                        "socket {}: another host listens there",
-                        path.display()
-                    ));
-                }
-                rustix::fs::unlink(&path).map_err(fault)?;
-                rustix::net::bind(&socket, &address).map_err(fault)?;
-            }
-            Err(errno) => return Err(fault(errno)),
-        }
         // A host of another user than root serves that user alone.
-        if !self.private && rustix::process::geteuid().is_root() {
-            let group = group::number(GROUP).map_err(fault)?;
+        let shared = !self.private && rustix::process::geteuid().is_root();
+        let mut access = Access::Own;
+        if shared {
+            let group = group::number(GROUP)
+                .map_err(|errno| format!("socket {}: {errno}", path.display()))?;
             if group.is_none() {
                 crate::warn!(
                     "socket={} group={GROUP} event=no_such_group action=\"only root may attach\"",
                     path.display()
                 );
             }
-            rustix::fs::chown(&path, None, group.map(rustix::fs::Gid::from_raw)).map_err(fault)?;
-            rustix::fs::chmod(&path, rustix::fs::Mode::from_raw_mode(0o660)).map_err(fault)?;
+            access = Access::Group(group);
+        }
+        let listener = Listener::open(path.clone(), access, time::monotonic())?;
+        if shared {
             match WayBack::open(&path, LISTEN_BACKLOG) {
                 Ok(way_back) => self.way_back = Some(way_back),
                 Err(errno) => crate::warn!(
@@ -281,14 +258,13 @@ impl Server {
                 ),
             }
         }
-        rustix::net::listen(&socket, LISTEN_BACKLOG).map_err(fault)?;
-        self.listener = Some((socket, path));
+        self.listener = Some(listener);
         Ok(())
     }
 
     /// A client that came by the path.
     pub(super) fn accept(&mut self) {
-        if let Some((listener, _)) = &self.listener {
+        if let Some(listener) = &self.listener {
             let taken = take(listener.as_fd());
             self.admit(taken, |server, user| server.may_attach(user));
         }
@@ -363,7 +339,7 @@ fn take(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 /// Whose members may attach to the system's host.
 const GROUP: &str = "knet";
 /// Clients that may wait to be accepted.
-const LISTEN_BACKLOG: i32 = 128;
+pub(super) const LISTEN_BACKLOG: i32 = 128;
 /// Clients that may be there without having said Hello; a further one takes the place of the oldest.
 const GUESTS_MAX: usize = 64;
 /// How long a client may be silent before its first word: a program says Hello at once, unless it was stopped.
@@ -373,6 +349,8 @@ const ACCEPT_PAUSE: core::time::Duration = core::time::Duration::from_millis(10)
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::{AddressFamily, SocketType};
+
     use super::*;
     use crate::host::server::ServerConfig;
 

@@ -82,10 +82,8 @@ impl Server {
     /// Listens no more.
     pub(super) fn hide(&mut self) {
         self.way_back = None;
-        if let Some((_, path)) = self.listener.take()
-            && let Err(errno) = rustix::fs::unlink(&path)
-        {
-            crate::warn!("socket={} event=not_removed errno={errno}", path.display());
+        if let Some(listener) = self.listener.take() {
+            listener.close();
         }
     }
 

@@ -17,6 +17,7 @@ mod heirs;
 mod launch;
 mod lcores;
 mod life;
+mod listener;
 mod open;
 mod policy;
 mod port;

@@ -12,6 +12,7 @@ use super::family::Family;
 use super::launch::Running;
 use super::lcores::Lcores;
 use super::life::{Life, Seen, Verdict};
+use super::listener::Listener;
 use super::status;
 use super::watch::PortWatch;
 use super::way_back::WayBack;
@@ -74,7 +75,7 @@ pub struct Server {
     /// program starts another host.
     pub(super) unfit: bool,
     pub(super) config: Option<Config>,
-    pub(super) listener: Option<(OwnedFd, PathBuf)>,
+    pub(super) listener: Option<Listener>,
     /// A system's host of root only.
     pub(super) way_back: Option<WayBack>,
     pub(super) clients: Clients,
@@ -209,9 +210,13 @@ impl Server {
                 return Ok(End::PortLost);
             }
             let looks = self.watch.as_ref().map(PortWatch::next);
+            if let Some(listener) = &mut self.listener {
+                listener.look(now);
+            }
+            let found = self.listener.as_ref().map(Listener::next);
             let held_up = self.look_after_lcore(now);
             let until = until.into_iter().chain(looks).chain(guest).chain(heir);
-            let until = until.chain(held_up).min();
+            let until = until.chain(found).chain(held_up).min();
             if let Some(end) = self.wait(now, until)? {
                 self.close();
                 return Ok(end);
@@ -282,7 +287,7 @@ impl Server {
         let mut order = Vec::new();
         self.clients.watch(&mut sources, &mut order);
         let own = [
-            self.listener.as_ref().map(|(fd, _)| fd.as_fd()),
+            self.listener.as_ref().map(AsFd::as_fd),
             self.way_back.as_ref().map(AsFd::as_fd),
             self.signals.as_ref().map(AsFd::as_fd),
             Some(self.lcores.first().mailbox.news().as_fd()),

@@ -45,7 +45,17 @@ pub(super) struct Idle {
     /// Others run on its CPU.
     shared: bool,
     last_work: Instant,
+    /// It polls longer than it was told, because its last sleep was not worth it.
+    stretched: bool,
+    /// Short sleeps before it polls longer again.
+    held_off: u32,
 }
+
+/// A loop whose sleep was short polls so many times as long before the next one.
+const STRETCH: u32 = 4;
+/// Where that did not help, so many short sleeps pass before it is tried again: on a CPU that both ends share nothing comes while
+/// one of them polls.
+const HOLD_OFF: u32 = 16;
 
 impl Idle {
     pub(super) const fn new(config: IdleConfig, shared: bool, now: Instant) -> Self {
@@ -53,12 +63,36 @@ impl Idle {
             config,
             shared,
             last_work: now,
+            stretched: false,
+            held_off: 0,
         }
     }
 
     /// Somebody else runs on the CPU.
     pub(super) const fn share(&mut self) {
         self.shared = true;
+    }
+
+    fn spin(&self) -> Duration {
+        if self.stretched {
+            self.config.spin * STRETCH
+        } else {
+            self.config.spin
+        }
+    }
+
+    /// Learns from a sleep that is over. Falling asleep and waking up takes both ends longer than many a sleep: where work comes
+    /// that soon, polling on is cheaper (as the halt polling of KVM).
+    pub(super) fn slept(&mut self, passed: Duration) {
+        let short = passed < self.config.spin * STRETCH;
+        let failed = short && self.stretched;
+        if failed {
+            self.held_off = HOLD_OFF;
+        }
+        self.stretched = short && self.held_off == 0;
+        if short {
+            self.held_off = self.held_off.saturating_sub(1);
+        }
     }
 
     /// What to do after a turn that ended at `now` and did something or not. A port without a descriptor to wait on
@@ -68,7 +102,7 @@ impl Idle {
             self.last_work = now;
             return Next::Turn;
         }
-        let rested = now.since(self.last_work) >= self.config.spin;
+        let rested = now.since(self.last_work) >= self.spin();
         match self.config.policy {
             IdlePolicy::Adaptive if rested && can_sleep => Next::Sleep,
             IdlePolicy::Adaptive if rested => Next::Yield,
@@ -132,5 +166,30 @@ mod tests {
         };
         let mut idle = Idle::new(spin, false, at(0));
         assert_eq!(idle.next(at(1_000_000), false, true), Next::Turn);
+    }
+
+    #[test]
+    fn a_loop_that_slept_for_a_moment_polls_longer_unless_that_does_not_help() {
+        let config = IdleConfig {
+            policy: IdlePolicy::Adaptive,
+            spin: Duration::from_micros(50),
+        };
+        let at = Instant::from_micros;
+        let short = Duration::from_micros(120);
+        let mut idle = Idle::new(config, false, at(0));
+        idle.slept(short);
+        assert_eq!(idle.next(at(199), false, true), Next::Turn);
+        assert_eq!(idle.next(at(200), false, true), Next::Sleep);
+        // Nothing came while it polled, but soon after it fell asleep.
+        for _ in 0..HOLD_OFF {
+            idle.slept(short);
+            assert_eq!(idle.next(at(50), false, true), Next::Sleep);
+        }
+        idle.slept(short);
+        assert_eq!(idle.next(at(199), false, true), Next::Turn);
+        idle.slept(Duration::from_millis(5));
+        assert_eq!(idle.next(at(50), false, true), Next::Sleep);
+        idle.slept(short);
+        assert_eq!(idle.next(at(199), false, true), Next::Turn);
     }
 }

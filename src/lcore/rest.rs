@@ -117,6 +117,7 @@ impl Lcore {
         self.wake_up();
         if let Some((began, limit)) = self.resting.take() {
             let passed = now.since(began);
+            self.idle.slept(passed);
             self.slept = limit.map_or(passed, |limit| limit.min(passed));
         }
     }

@@ -10,7 +10,6 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Resource, Rlimit};
 
 use crate::config;
-use crate::errno::Errno;
 use crate::ffi::end_signals::{self, EndSignals};
 use crate::host::{End, Server, ServerConfig};
 
@@ -49,7 +48,12 @@ pub fn run(start: Start) -> Result<End, String> {
         Start::System { conf, socket } => {
             set_title("system");
             let config = config::load_file(&conf).map_err(|faults| faults.to_string())?;
-            make_folder(&socket)?;
+            if config.mode == config::Mode::Private {
+                crate::warn!(
+                    "config={} event=mode_0 action=\"programs start hosts of their own and do not come here\"",
+                    config.file
+                );
+            }
             ServerConfig::System {
                 config: Box::new(config),
                 socket,
@@ -125,16 +129,5 @@ fn set_title(program: &str) {
     };
     if let Err(errno) = rustix::thread::set_name(&title) {
         crate::debug!("event=no_title errno={errno}");
-    }
-}
-
-/// Makes the folder of the system's socket, where it is missing.
-fn make_folder(socket: &std::path::Path) -> Result<(), String> {
-    let Some(folder) = socket.parent() else {
-        return Ok(());
-    };
-    match rustix::fs::mkdir(folder, rustix::fs::Mode::from_raw_mode(0o755)) {
-        Ok(()) | Err(Errno::EXIST) => Ok(()),
-        Err(errno) => Err(format!("folder {}: {errno}", folder.display())),
     }
 }

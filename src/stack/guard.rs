@@ -211,7 +211,7 @@ pub(crate) fn refresh_ack(view: &View, bytes: &mut [u8], frame: &mut TcpFrame) {
 }
 
 /// RFC 5961 section 5.2 allows an acknowledgement as old as the largest window ever seen; this is the scale limit.
-const ACK_AGE_MAX: i32 = 1 << 30;
+pub(crate) const ACK_AGE_MAX: i32 = 1 << 30;
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,9 @@ use super::demux::{Class, TcpFlags, TcpFrame, classify, classify_looped};
 use super::drop_reason::DropReason;
 use super::flow::Panicked;
 use super::flow_parts::{Cold, Flags, Hot, Phase};
-use super::guard::{Action, Trim, View, is_expected, judge, refresh_ack, strip_syn, trim};
+use super::guard::{
+    ACK_AGE_MAX, Action, Trim, View, is_expected, judge, refresh_ack, strip_syn, trim,
+};
 use super::interface::{Interface, Outlet, Wire};
 use super::listener::Listener;
 use super::sequence::{rcv_nxt, snd_una, unsent};
@@ -221,6 +223,7 @@ impl Stack {
             Action::Reset => return self.reset_by_peer(io, index),
         }
         let mut owes_ack = false;
+        let begin = frame.seq;
         let plausible;
         if view.state == FlowState::SynSent {
             plausible = self.note_syn_ack(bytes, &frame, index);
@@ -261,8 +264,13 @@ impl Stack {
                 }
             }
         }
-        if frame.flags.contains(TcpFlags::URG) {
-            self.note_urgent(bytes, &frame, index);
+        // A mark is one byte less to read later: nobody who guesses may set one (Linux looks at it behind tcp_ack).
+        if frame.flags.contains(TcpFlags::URG)
+            && view.state != FlowState::SynSent
+            && plausible
+            && self.acknowledges_what_was_sent(&view, &frame, index)
+        {
+            self.note_urgent(bytes, &frame, begin, index);
         }
         if frame.payload_len > 0 && !self.make_place(io, &frame, index) {
             return;
@@ -278,6 +286,15 @@ impl Stack {
             return self.drop_broken(io, index);
         }
         self.settle(io, index);
+    }
+
+    /// Whether the acknowledgement of a segment is one that the peer may have sent (RFC 5961 section 5.2).
+    #[cold]
+    fn acknowledges_what_was_sent(&self, view: &View, frame: &TcpFrame, index: u32) -> bool {
+        let age = distance(frame.ack, view.snd_una);
+        self.table.look(index).is_some_and(|(hot, _)| {
+            distance(frame.ack, hot.track.snd_nxt) >= 0 && age <= ACK_AGE_MAX
+        })
     }
 
     /// Sees to the memory that the payload of `frame` goes to. False when there is none.

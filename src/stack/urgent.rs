@@ -98,16 +98,16 @@ impl Stack {
     }
 
     /// Looks at the urgent pointer of a segment before its bytes are taken (Linux tcp_check_urg). The pointer names the byte
-    /// behind the urgent one, as everybody sends it.
+    /// behind the urgent one, as everybody sends it, and counts from `begin`, where the segment began when it arrived.
     #[cold]
-    pub(crate) fn note_urgent(&mut self, bytes: &[u8], frame: &TcpFrame, index: u32) {
+    pub(crate) fn note_urgent(&mut self, bytes: &[u8], frame: &TcpFrame, begin: u32, index: u32) {
         let Some(pointer) = word_at(bytes, frame.tcp + 18) else {
             return;
         };
         let Some((hot, cold)) = self.table.parts(index) else {
             return;
         };
-        let byte = frame.seq.wrapping_add(u32::from(pointer.saturating_sub(1)));
+        let byte = begin.wrapping_add(u32::from(pointer.saturating_sub(1)));
         let Some(position) = offset_of(hot, cold, byte) else {
             return;
         };

@@ -380,40 +380,72 @@ def capture_loses_frames_and_not_traffic_when_the_disk_is_slow(admin):
     assert again.returncode == 0, again.stdout
 
 
+class Terminal:
+    """knetctl top in a pseudo-terminal, and what it has shown."""
+
+    def __init__(self, admin, rows, columns):
+        self.master, self.slave = pty.openpty()
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.columns = columns
+        self.before = termios.tcgetattr(self.slave)
+        self.process = subprocess.Popen(
+            [KNETCTL, "top"], stdin=self.slave, stdout=self.slave, stderr=subprocess.DEVNULL, env=admin.environment())
+        self.process.log = os.devnull
+        admin.lab.processes.append(self.process)
+        self.seen = b""
+
+    def shows(self, *parts):
+        while select.select([self.master], [], [], 0)[0]:
+            self.seen += os.read(self.master, 65536)
+        return all(part.encode() in self.seen for part in parts)
+
+    def press(self, keys):
+        self.seen = b""
+        os.write(self.master, keys)
+
+    def rows(self):
+        """The rows of the screen that was drawn last and whole, without control sequences."""
+        screen = self.seen.split(b"\x1b[H")[-2]
+        rows = [re.sub(rb"\x1b\[[?0-9]*[A-Za-z]", b"", row).decode() for row in screen.split(b"\r\n")]
+        assert all(len(row) <= self.columns for row in rows), rows
+        return rows
+
+    def end(self):
+        os.write(self.master, b"q")
+        assert self.process.wait(10) == 0
+        assert self.shows("\x1b[?1049l", "\x1b[?25h")
+        assert termios.tcgetattr(self.slave) == self.before, "the terminal is as it was"
+        os.close(self.master)
+        os.close(self.slave)
+
+
 def top_on_a_terminal(admin):
     """In a pseudo-terminal of 24 by 100: it draws, follows keys, and leaves the terminal as it was."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-    before = termios.tcgetattr(slave)
-    process = subprocess.Popen([KNETCTL, "top"], stdin=slave, stdout=slave, stderr=subprocess.DEVNULL, env=admin.environment())
-    process.log = os.devnull
-    admin.lab.processes.append(process)
-    seen = b""
-
-    def shows(*parts):
-        nonlocal seen
-        while select.select([master], [], [], 0)[0]:
-            seen += os.read(master, 65536)
-        return all(part.encode() in seen for part in parts)
-
-    wait_for("the first screen", lambda: shows("\x1b[?1049h", "every 1 s", f"redis-server {admin.pid}", "  link ", "turns with work"))
-    assert not termios.tcgetattr(slave)[3] & termios.ICANON, "the terminal is raw"
-    os.write(master, b"+")
-    wait_for("a longer interval", lambda: shows("every 2 s"))
-    seen = b""
-    os.write(master, b"-")
-    wait_for("a shorter one", lambda: shows("every 1 s"))
+    top = Terminal(admin, 24, 100)
+    wait_for("the first screen", lambda: top.shows("\x1b[?1049h", "every 1 s", f"redis-server {admin.pid}", "  link ", "turns with work"))
+    assert not termios.tcgetattr(top.slave)[3] & termios.ICANON, "the terminal is raw"
+    top.press(b"+")
+    wait_for("a longer interval", lambda: top.shows("every 2 s"))
+    top.press(b"-")
+    wait_for("a shorter one", lambda: top.shows("every 1 s"))
     admin.cli("get", "key0")
-    wait_for("a rate", lambda: shows("accepted/s") and re.search(rb" [1-9]\d* accepted/s", seen))
-    for line in seen.replace(b"\x1b[H", b"\r\n").split(b"\r\n"):
-        plain = re.sub(rb"\x1b\[[?0-9]*[A-Za-z]", b"", line)
-        assert len(plain.decode()) <= 100, plain
-    os.write(master, b"q")
-    assert process.wait(10) == 0
-    assert shows("\x1b[?1049l", "\x1b[?25h")
-    assert termios.tcgetattr(slave) == before, "the terminal is as it was"
-    os.close(master)
-    os.close(slave)
+    wait_for("a rate", lambda: top.shows("accepted/s") and re.search(rb" [1-9]\d* accepted/s", top.seen))
+    assert len(top.rows()) <= 24
+    top.end()
+
+
+def top_on_a_small_terminal(admin):
+    """10 by 40: what does not fit in a row goes on in the next one, and what is below comes up by keys."""
+    top = Terminal(admin, 10, 40)
+    wait_for("a screen", lambda: top.seen.count(b"\x1b[H") > 1 if top.shows("0 lines above") else False)
+    assert len(top.rows()) == 10 and not top.shows(f"redis-server {admin.pid}"), top.rows()
+    top.press(b"\x1b[B")
+    wait_for("it moves down", lambda: top.shows("1 lines above"))
+    for _ in range(40):
+        os.write(top.master, b"j")
+        time.sleep(0.02)
+    wait_for("the last line", lambda: top.shows(f"redis-server {admin.pid}", " 0 below"))
+    top.end()
 
 
 def others_may_ask_a_service_for_numbers_and_not_for_payloads(admin):
@@ -523,9 +555,20 @@ def bench_measures_what_the_stack_serves(admin):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KNET_")}
     environment["TMPDIR"] = folder
     killed = subprocess.Popen([KNETCTL, "bench", "-d", "60"], env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
-    wait_for("a trial has begun", lambda: os.listdir(folder))
-    os.killpg(killed.pid, signal.SIGKILL)
+    def of_the_trial():
+        """What its two ends and their hosts have in their environment is the folder."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+                if f"TMPDIR={folder}\0".encode() in file.read():
+                    found.append(int(pid))
+        return found
+
+    wait_for("a trial has begun", lambda: len(of_the_trial()) >= 4)
+    # Not its group: whoever is killed alone takes its ends along, and they their hosts.
+    killed.kill()
     killed.wait()
+    wait_for("nothing of it is left", lambda: not of_the_trial())
     done = subprocess.run([KNETCTL, "bench", "-d", "1", "-c", "2", "--json"], env=environment, stdout=subprocess.PIPE, text=True,
                           timeout=120, check=True)
     rows = json.loads(done.stdout)
@@ -550,6 +593,7 @@ CASES = [
     ss_names_owner_and_descriptor,
     why_tells_each_socket,
     top_on_a_terminal,
+    top_on_a_small_terminal,
     why_explains_programs_that_are_not_preloaded,
     why_knows_set_user_id,
     why_reads_the_config,

@@ -139,6 +139,10 @@ class Faults:
     def echo(self, log="echo.log", **options):
         """An echo server on a port that no other case uses."""
         self.port += 10
+        return self.echo_again(log, **options)
+
+    def echo_again(self, log="echo.log", **options):
+        """An echo server on the port of the last one."""
         server = self.python(ECHO, SERVER, self.port, log=log, **options)
         said(server, "listening")
         return server
@@ -203,6 +207,13 @@ def connects(faults, port=None, seconds=10):
     return wait_for("connects", try_once, seconds)
 
 
+def serves(faults):
+    """A client that comes now is echoed to."""
+    peer = connects(faults)
+    echoes(peer)
+    peer.close()
+
+
 def a_killed_host_resets_every_connection_at_once(faults):
     server = faults.python(WATCHED, SERVER, PORT, log="watched.log")
     said(server, "listening")
@@ -243,12 +254,9 @@ def a_restarted_server_gets_a_fresh_host_after_a_killed_one(faults):
     os.kill(old, signal.SIGKILL)
     said(server, "lost 104")
     faults.lab.end(server)
-    server = faults.python(ECHO, SERVER, faults.port, log="echo.log")
-    said(server, "listening")
+    server = faults.echo_again()
     assert faults.host() != old
-    peer = connects(faults)
-    echoes(peer)
-    peer.close()
+    serves(faults)
     faults.lab.end(server)
 
 
@@ -596,8 +604,7 @@ def a_killed_program_ends_its_connections_as_linux_does(faults):
     server.wait(10)
     # The port is free at once, and the lingering host is taken over.
     begin = time.monotonic()
-    server = faults.python(ECHO, SERVER, faults.port, log="echo.log")
-    said(server, "listening")
+    server = faults.echo_again()
     assert faults.host() == host
     peer = faults.lab.connect(faults.port)
     echoes(peer)
@@ -1200,9 +1207,7 @@ def a_hard_limit_on_file_size_is_one_line(faults):
     assert len(out) == 2 and out[1] == "errno 99" and "file size" in out[0], out
     # The host that could not serve is not met by the next program.
     server = faults.echo()
-    peer = connects(faults)
-    echoes(peer)
-    peer.close()
+    serves(faults)
     faults.lab.end(server)
 
 
@@ -1961,12 +1966,9 @@ def the_interface_is_deleted_while_running(faults):
     assert [line for line in lines(server) if line.startswith("knet:") and "has gone" in line], lines(server)
     assert "veth0" in told and "gone" in told, told[-500:]
     # The old host has the old interface: a server started now must not be given to it.
-    server = faults.python(ECHO, SERVER, faults.port, log="echo.log")
-    said(server, "listening")
+    server = faults.echo_again()
     assert faults.host() != host
-    peer = connects(faults)
-    echoes(peer)
-    peer.close()
+    serves(faults)
     faults.lab.end(server)
 
 
@@ -1982,8 +1984,7 @@ def a_server_restarted_with_another_config_is_served_at_once(faults):
     try:
         with open(path, "w", encoding="ascii") as file:
             file.write(text.replace('"common": {', '"common": { "spin_us": 60,'))
-        server = faults.python(ECHO, SERVER, faults.port, log="echo.log")
-        said(server, "listening")
+        server = faults.echo_again()
         assert faults.host() != host
         peer = connects(faults)
         echoes(peer)

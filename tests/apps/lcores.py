@@ -7,7 +7,7 @@ import os
 import subprocess
 
 from harness import ROOT, SERVER, CLIENT, Lab, main, passive_opens_unmoved, reached, wait_for
-from redis import Resp
+from redis import Resp, answers
 
 PORT = 6379
 CONNECTIONS = 48
@@ -40,18 +40,7 @@ class Lcores:
             "server", "redis-server", "--port", str(PORT), "--bind", SERVER, "--protected-mode", "no", "--save", "",
             "--dir", self.lab.work, log="redis.log",
         )
-
-        def answers():
-            try:
-                client = self.client(1.0)
-                try:
-                    return client.ask("PING") == "PONG"
-                finally:
-                    client.close()
-            except OSError:
-                return False
-
-        wait_for("redis answers PING", answers, 30)
+        wait_for("redis answers PING", lambda: answers(self.client), 30)
 
     def client(self, timeout=20.0):
         return Resp(self.lab.connect(PORT, timeout))

@@ -75,6 +75,18 @@ class Resp:
         self.peer.close()
 
 
+def answers(connect):
+    """Whether the Redis that `connect` leads to answers."""
+    try:
+        client = connect(timeout=1.0)
+        try:
+            return client.ask("PING") == "PONG"
+        finally:
+            client.close()
+    except OSError:
+        return False
+
+
 class Redis:
     def __init__(self):
         self.lab = Lab()
@@ -94,17 +106,7 @@ class Redis:
             self.wait()
 
     def wait(self):
-        def answers():
-            try:
-                client = self.client(timeout=1.0)
-                try:
-                    return client.ask("PING") == "PONG"
-                finally:
-                    client.close()
-            except OSError:
-                return False
-
-        wait_for("redis answers PING", answers, 15)
+        wait_for("redis answers PING", lambda: answers(self.client), 15)
 
     def client(self, timeout=20.0, port=PORT, address=SERVER, end="c"):
         return Resp(self.lab.connect(port, timeout, address, end))

@@ -12,15 +12,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 from folder import work_folder
 from harness import ROOT, main, wait_for
+from vm_parts import CACHE, emulator, kernel, run
 
 PROFILE = os.environ.get("KNET_BUILD", "release")
-CACHE = os.path.join(ROOT, "target", "vm")
 VM = os.path.join(ROOT, "tests", "vm")
 # What the machine needs before its system is there, and what the quick start loads by modprobe.
 BOOT_MODULES = ["virtio_pci", "9p", "9pnet_virtio", "overlay"]
@@ -33,45 +32,6 @@ PORTS = [
      "knetctl nic bind 0000:00:11.0", "knetctl nic unbind 0000:00:11.0"),
 ]
 MEMORY_MB, HUGEPAGES = 1536, 128
-
-
-def run(*command, seconds=120, **options):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-                          timeout=seconds, **options)
-    assert done.returncode == 0, f"{' '.join(command)}: exit {done.returncode}\n{done.stdout[-3000:]}"
-    return done.stdout
-
-
-def kernel():
-    """Debian's kernel and its modules, unpacked in the build folder; says where, or why not."""
-    found = glob.glob(f"{CACHE}/boot/vmlinuz-*")
-    if found:
-        return found[0]
-    os.makedirs(CACHE, exist_ok=True)
-    depends = run("apt-cache", "depends", "linux-image-amd64")
-    name = re.search(r"Depends: (linux-image-[\w.-]+)", depends)
-    if not name:
-        return None
-    work = tempfile.mkdtemp(dir=CACHE)
-    try:
-        # The unprivileged user that apt downloads as must get in.
-        os.chmod(work, 0o777)
-        run("apt-get", "download", name[1], cwd=work, seconds=300)
-        package = glob.glob(f"{work}/*.deb")[0]
-        tar = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE)
-        keep = ["./boot/vmlinuz-*", "./lib/modules/*/modules.*", "*/drivers/virtio/*", "*/drivers/net/virtio_net.ko",
-                "*/drivers/net/net_failover.ko", "*/net/core/failover.ko", "*/ethernet/intel/e1000/*", "*/drivers/vfio/*",
-                "*/virt/lib/*", "*/fs/9p/*", "*/net/9p/*", "*/fs/fscache/*", "*/fs/netfs/*", "*/fs/overlayfs/*"]
-        subprocess.run(["tar", "-x", "-C", work, "--wildcards", *keep], stdin=tar.stdout, check=True, timeout=300)
-        tar.wait()
-        for part in ("lib", "boot"):
-            shutil.rmtree(f"{CACHE}/{part}", ignore_errors=True)
-            os.rename(f"{work}/{part}", f"{CACHE}/{part}")
-        version = os.listdir(f"{CACHE}/lib/modules")[0]
-        run("depmod", "-b", CACHE, version)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return glob.glob(f"{CACHE}/boot/vmlinuz-*")[0]
 
 
 def needed(modules, version):
@@ -163,7 +123,7 @@ class Machine:
         share = lambda name, path: ["-fsdev", f"local,id={name},path={path},security_model=none,readonly=on,multidevs=remap",
                                     "-device", f"virtio-9p-pci,fsdev={name},mount_tag={name}"]
         command = [
-            "ip", "netns", "exec", self.namespace, "qemu-system-x86_64", "-M", "q35,accel=tcg,kernel-irqchip=split",
+            "ip", "netns", "exec", self.namespace, *emulator(), "-M", "q35,accel=tcg,kernel-irqchip=split",
             "-cpu", "max", "-smp", "2", "-m", str(MEMORY_MB), "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
             "-device", "intel-iommu,intremap=on,caching-mode=on,aw-bits=48",
             "-kernel", self.image, "-initrd", f"{self.work}/initrd",
@@ -256,18 +216,16 @@ if __name__ == "__main__":
     if os.geteuid() != 0:
         print("SKIP vm: needs root")
         sys.exit(0)
-    for program, package in (("qemu-system-x86_64", "qemu-system-x86"), ("busybox", "busybox-static"), ("cpio", "cpio"),
-                             ("modprobe", "kmod"), ("rpmbuild", "rpm"), ("apt-get", "apt"), ("dpdk-devbind.py", "dpdk")):
+    for program, package in (("busybox", "busybox-static"), ("cpio", "cpio"), ("modprobe", "kmod"), ("rpmbuild", "rpm"),
+                             ("apt-get", "apt"), ("dpdk-devbind.py", "dpdk")):
         if not shutil.which(program):
             print(f"SKIP vm: {program} is missing ({package})")
             sys.exit(0)
     try:
-        there = kernel()
+        there, reason = kernel() and emulator(), "there is no linux-image-amd64"
     except (AssertionError, OSError, subprocess.SubprocessError) as error:
         there, reason = None, str(error).splitlines()[0]
-    else:
-        reason = "there is no linux-image-amd64"
     if not there:
-        print(f"SKIP vm: no kernel to boot: {reason}")
+        print(f"SKIP vm: no machine to boot: {reason}")
         sys.exit(0)
     main("vm", CASES, Machine, Machine.close)

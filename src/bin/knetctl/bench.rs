@@ -4,6 +4,7 @@ use std::net::SocketAddrV4;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use rustix::process;
 use serde_json::{Value, json};
 
 use crate::host::UNAVAILABLE;
@@ -45,6 +46,9 @@ pub(crate) struct Bench {
     /// One JSON object on stdout (the trial: an array of them).
     #[arg(long)]
     json: bool,
+    /// Ends with this process, which started it: an end of a trial.
+    #[arg(long, value_name = "PID", hide = true)]
+    parent: Option<i32>,
 }
 
 impl Bench {
@@ -55,6 +59,11 @@ impl Bench {
             bytes: self.bytes as usize,
             duration: Duration::from_secs(self.duration),
         };
+        if let Some(parent) = self.parent
+            && !end_with(parent)
+        {
+            return ExitCode::from(UNAVAILABLE);
+        }
         let done = match (self.serve, self.target) {
             (Some(at), _) => load::serve(at),
             (None, Some(target)) => {
@@ -65,7 +74,7 @@ impl Bench {
         match done {
             Ok(()) => ExitCode::SUCCESS,
             Err(fault) => {
-                eprintln!("knetctl: bench: {fault}");
+                complain!("knetctl: bench: {fault}");
                 ExitCode::from(UNAVAILABLE)
             }
         }
@@ -109,6 +118,12 @@ impl Bench {
         // A closed pipe takes nothing from the result.
         let _ = print::line(print::table(&table).trim_end());
     }
+}
+
+/// Lets the kernel end this process with its parent, whatever ends that; false when that is over already.
+fn end_with(parent: i32) -> bool {
+    let asked = process::set_parent_process_death_signal(Some(process::Signal::KILL));
+    asked.is_ok() && process::getppid().is_some_and(|now| now.as_raw_nonzero().get() == parent)
 }
 
 /// A measurement as an object.

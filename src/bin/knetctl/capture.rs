@@ -19,9 +19,6 @@ use crate::USAGE;
 use crate::host::{self, Hosts, UNAVAILABLE};
 use crate::print::{self, number};
 
-/// The file could not be written (sysexits.h, EX_IOERR).
-const IO_ERROR: u8 = 74;
-
 /// Captures what passes a host's port, both ways, as pcapng with nanoseconds.
 ///
 /// The data path never waits: frames that the file takes too slowly are lost to the capture and counted. Ends at ^C, after
@@ -60,7 +57,7 @@ impl Capture {
     pub(crate) fn execute(self) -> ExitCode {
         let filter = self.filter.join(" ");
         if let Err(fault) = Filter::parse(&filter) {
-            eprintln!("knetctl: capture: {fault}");
+            complain!("knetctl: capture: {fault}");
             return ExitCode::from(USAGE);
         }
         let Some(sockets) = self.hosts.sockets() else {
@@ -71,7 +68,7 @@ impl Capture {
                 .iter()
                 .map(|path| path.display().to_string())
                 .collect();
-            eprintln!(
+            complain!(
                 "knetctl: several hosts run, say which by --socket: {}",
                 names.join(" ")
             );
@@ -81,12 +78,12 @@ impl Capture {
             Some(path) => match File::create(path) {
                 Ok(file) => Box::new(file),
                 Err(error) => {
-                    eprintln!("knetctl: {}: {error}", path.display());
-                    return ExitCode::from(IO_ERROR);
+                    complain!("knetctl: {}: {error}", path.display());
+                    return ExitCode::from(print::IO_ERROR);
                 }
             },
             None if io::stdout().is_terminal() => {
-                eprintln!("knetctl: a capture is no text: name a file by -w, or send it on");
+                complain!("knetctl: a capture is no text: name a file by -w, or send it on");
                 return ExitCode::from(USAGE);
             }
             None => Box::new(io::stdout().lock()),
@@ -105,11 +102,11 @@ impl Capture {
             }
             Ok((counts, Some(error))) => {
                 self.tell(&counts);
-                eprintln!("knetctl: the capture is cut: {error}");
-                ExitCode::from(IO_ERROR)
+                complain!("knetctl: the capture is cut: {error}");
+                ExitCode::from(print::IO_ERROR)
             }
             Err(fault) => {
-                eprintln!("knetctl: {}: {fault}", socket.display());
+                complain!("knetctl: {}: {fault}", socket.display());
                 ExitCode::from(UNAVAILABLE)
             }
         }
@@ -188,7 +185,7 @@ impl Capture {
             print::json(counts);
             return;
         }
-        eprintln!(
+        complain!(
             "{} frames captured, {} passed, {} wanted, {} lost for want of a buffer",
             number(counts, "written"),
             number(counts, "seen"),

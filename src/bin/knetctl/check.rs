@@ -1,6 +1,5 @@
 //! `knetctl check`: every fault of a file, and what it would do on this machine.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,12 +8,12 @@ use knet::preflight::install::Places;
 use knet::preflight::{self, Finding, Machine};
 use serde_json::{Value, json};
 
+use crate::{config_file, print};
+
 /// The file has faults.
 const FAULTY: u8 = 1;
 /// The file is right, but would not run here.
 const WOULD_NOT_RUN: u8 = 2;
-/// The answer could not be given (sysexits.h, EX_IOERR).
-const IO_ERROR: u8 = 74;
 
 /// Checks a config: prints every fault, every remark, and what it would do on this machine.
 ///
@@ -32,12 +31,7 @@ pub(crate) struct Check {
 impl Check {
     /// Runs the command.
     pub(crate) fn execute(self) -> ExitCode {
-        let file = self.file.or_else(|| {
-            std::env::var_os("KNET_CONF")
-                .filter(|path| !path.is_empty())
-                .map(PathBuf::from)
-        });
-        let file = file.unwrap_or_else(|| PathBuf::from(config::DEFAULT_PATH));
+        let file = self.file.unwrap_or_else(config_file);
         let loaded = config::load_file(&file);
         let findings = match &loaded {
             Err(_) => Ok(Vec::new()),
@@ -47,8 +41,8 @@ impl Check {
         let findings = match findings {
             Ok(findings) => findings,
             Err(error) => {
-                eprintln!("knetctl: cannot tell where it lies itself: {error}");
-                return ExitCode::from(IO_ERROR);
+                complain!("knetctl: cannot tell where it lies itself: {error}");
+                return ExitCode::from(print::IO_ERROR);
             }
         };
         let status = match &loaded {
@@ -56,19 +50,12 @@ impl Check {
             Ok(_) if !preflight::would_run(&findings) => WOULD_NOT_RUN,
             Ok(_) => 0,
         };
-        let text = if self.json {
-            format!("{:#}\n", as_json(&file, &loaded, &findings, status))
+        if self.json {
+            print::json(&as_json(&file, &loaded, &findings, status));
         } else {
-            as_lines(&file, &loaded, &findings, status)
-        };
-        match io::stdout().lock().write_all(text.as_bytes()) {
-            // A closed pipe (`knetctl check | head -1`) takes nothing from the answer.
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                eprintln!("knetctl: stdout: {error}");
-                ExitCode::from(IO_ERROR)
-            }
-            _ => ExitCode::from(status),
+            print::line(&as_lines(&file, &loaded, &findings, status));
         }
+        ExitCode::from(status)
     }
 }
 
@@ -103,7 +90,6 @@ fn as_lines(
         (Ok(config), 0) => format!("{name}: good; port {}, {}", config.port, addresses(config)),
         (Ok(_), _) => format!("{name}: no fault in the file, but it would not run here"),
     });
-    lines.push(String::new());
     lines.join("\n")
 }
 

@@ -42,12 +42,7 @@ impl Collect {
         let output = self
             .output
             .unwrap_or_else(|| PathBuf::from(format!("knet-collect-{now}.tar")));
-        let conf = self.conf.or_else(|| {
-            std::env::var_os("KNET_CONF")
-                .filter(|path| !path.is_empty())
-                .map(PathBuf::from)
-        });
-        let conf = conf.unwrap_or_else(|| PathBuf::from(knet::config::DEFAULT_PATH));
+        let conf = self.conf.unwrap_or_else(crate::config_file);
         let files = gather(&conf);
         let written = OpenOptions::new()
             .write(true)
@@ -57,7 +52,7 @@ impl Collect {
             .open(&output)
             .and_then(|mut file| archive(&mut file, &files, u64::try_from(now).unwrap_or(0)));
         if let Err(error) = written {
-            eprintln!("knetctl: {}: {error}", output.display());
+            complain!("knetctl: {}: {error}", output.display());
             return ExitCode::from(CANNOT_CREATE);
         }
         if self.json {

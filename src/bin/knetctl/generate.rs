@@ -40,7 +40,7 @@ impl Generate {
         match write(&self.folder) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("knetctl: {}: {error}", self.folder.display());
+                complain!("knetctl: {}: {error}", self.folder.display());
                 ExitCode::from(CANNOT_CREATE)
             }
         }

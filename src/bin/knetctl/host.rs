@@ -29,19 +29,26 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// Their sockets. None, with a line on stderr, when there is none.
-    pub(crate) fn sockets(&self) -> Option<Vec<PathBuf>> {
+    /// Their sockets; why there is none.
+    pub(crate) fn find(&self) -> Result<Vec<PathBuf>, String> {
         let found = self
             .socket
             .as_ref()
             .map_or_else(find, |socket| vec![socket.clone()]);
         if found.is_empty() {
-            eprintln!(
-                "knetctl: no host runs for this user; one starts with the first socket of a preloaded program"
+            return Err(
+                "no host runs for this user; one starts with the first socket of a preloaded program"
+                    .to_owned(),
             );
-            return None;
         }
-        Some(found)
+        Ok(found)
+    }
+
+    /// Their sockets. None, with a line on stderr, when there is none.
+    pub(crate) fn sockets(&self) -> Option<Vec<PathBuf>> {
+        self.find()
+            .inspect_err(|fault| complain!("knetctl: {fault}"))
+            .ok()
     }
 
     /// Asks every host the same; what each answered. Hosts that do not answer are named on stderr.
@@ -50,7 +57,7 @@ impl Hosts {
         for socket in self.sockets()? {
             match ask(&socket, query) {
                 Ok(lines) => answers.push((socket, lines)),
-                Err(fault) => eprintln!("knetctl: {}: {fault}", socket.display()),
+                Err(fault) => complain!("knetctl: {}: {fault}", socket.display()),
             }
         }
         (!answers.is_empty()).then_some(answers)

@@ -10,6 +10,8 @@ use knet::preflight::Net;
 use knet::preflight::nic::{self, Bind, Pages, Pool, Port, Step};
 use serde_json::{Value, json};
 
+use crate::{config_file, print};
+
 /// Refused, or a step failed.
 const FAILED: u8 = 1;
 const MEBIBYTE: u64 = 1 << 20;
@@ -68,7 +70,7 @@ enum Action {
         /// So many pages in all (0 gives them back).
         #[arg(long, value_name = "N", conflicts_with = "conf")]
         pages: Option<u64>,
-        /// As many as this config asks for [default: /etc/knet/knet_comm.conf]
+        /// As many as this config asks for [default: $KNET_CONF, else /etc/knet/knet_comm.conf]
         #[arg(long, value_name = "FILE")]
         conf: Option<PathBuf>,
         /// 2M or 1G.
@@ -132,7 +134,7 @@ impl Nic {
                 dry_run,
                 ..
             } => {
-                let conf = conf.unwrap_or_else(|| PathBuf::from(config::DEFAULT_PATH));
+                let conf = conf.unwrap_or_else(config_file);
                 machine.reserve_for(&conf, page_bytes(&size), dry_run)
             }
         };
@@ -140,7 +142,7 @@ impl Nic {
         match done {
             Ok(()) => ExitCode::SUCCESS,
             Err(line) => {
-                eprintln!("knetctl: {line}");
+                complain!("knetctl: {line}");
                 ExitCode::from(FAILED)
             }
         }
@@ -171,7 +173,7 @@ impl Told {
         if self.json {
             self.commands.borrow_mut().push(step.to_string());
         } else {
-            println!("{step}");
+            print::line(&step.to_string());
         }
     }
 
@@ -180,14 +182,14 @@ impl Told {
             let text = text.trim_start_matches("# ");
             self.notes.borrow_mut().push(text.to_owned());
         } else {
-            println!("{text}");
+            print::line(text);
         }
     }
 
     fn end(&self, fault: Option<&String>) {
         if self.json {
             let object = json!({"commands": self.commands.take(), "notes": self.notes.take(), "fault": fault});
-            println!("{object:#}");
+            print::json(&object);
         }
     }
 }
@@ -197,7 +199,7 @@ impl Machine {
         // The kernel's answer is about this machine; a tree has no addresses.
         let net = if root == Path::new("/") {
             Net::ask().unwrap_or_else(|errno| {
-                eprintln!("knetctl: the kernel's interfaces could not be asked: {errno}");
+                complain!("knetctl: the kernel's interfaces could not be asked: {errno}");
                 Net::default()
             })
         } else {
@@ -390,14 +392,14 @@ impl Machine {
         let lacking = nic::lacking(&self.root, &self.ports);
         let pools = Pool::all(&self.root);
         if as_json {
-            println!("{:#}", self.as_json(&lacking, &pools));
+            print::json(&self.as_json(&lacking, &pools));
             return;
         }
         if !self.ports.is_empty() {
-            println!(
+            print::line(&format!(
                 "{:<13} {:<10} {:<14} {:>4}  {:<12} {:<6} {:<17} ADDRESSES",
                 "BDF", "ID", "DRIVER", "NODE", "INTERFACE", "LINK", "MAC"
-            );
+            ));
         }
         for port in &self.ports {
             let node = port
@@ -411,7 +413,7 @@ impl Machine {
                 port.driver()
             );
             if port.interfaces.is_empty() {
-                println!("{}-", start);
+                print::line(&format!("{start}-"));
             }
             for it in &port.interfaces {
                 let link = match (it.link, it.speed) {
@@ -428,26 +430,26 @@ impl Machine {
                 if it.default_route {
                     addresses.push("(default route)".to_owned());
                 }
-                println!(
+                print::line(&format!(
                     "{start}{:<12} {link:<6} {:<17} {}",
                     it.name,
                     it.mac,
                     addresses.join(" ")
-                );
+                ));
             }
         }
         for pool in pools.iter().filter(|pool| pool.total > 0) {
-            println!(
+            print::line(&format!(
                 "hugepages of {} MiB{}: {}, {} free",
                 pool.page / MEBIBYTE,
                 pool.node
                     .map_or_else(String::new, |node| format!(" on node {node}")),
                 pool.total,
                 pool.free
-            );
+            ));
         }
         for line in &lacking {
-            println!("missing: {line}");
+            print::line(&format!("missing: {line}"));
         }
     }
 

@@ -1,12 +1,46 @@
 //! What is printed: lines, tables, JSON.
 
-use std::io::{self, Write};
+use std::fmt::Arguments;
+use std::io::{self, ErrorKind, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
-/// Prints a line; false when nobody reads any more.
+/// Input or output failed (sysexits.h, EX_IOERR).
+pub(crate) const IO_ERROR: u8 = 74;
+
+/// Something could not be printed, and not for want of a reader.
+static FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Whether something was lost on its way to stdout, which has been told.
+pub(crate) fn has_failed() -> bool {
+    // Of this thread.
+    FAILED.load(Ordering::Relaxed)
+}
+
+/// Prints a line; false when nobody reads any more, or it could not be printed.
 pub(crate) fn line(text: &str) -> bool {
-    writeln!(io::stdout().lock(), "{text}").is_ok()
+    match writeln!(io::stdout().lock(), "{text}") {
+        Ok(()) => true,
+        Err(error) => {
+            // A closed pipe (`knetctl check | head -1`) takes nothing from the answer.
+            if error.kind() != ErrorKind::BrokenPipe && !FAILED.swap(true, Ordering::Relaxed) {
+                self::error(format_args!("knetctl: stdout: {error}"));
+            }
+            false
+        }
+    }
+}
+
+/// Writes a line to stderr, where nobody may read any more. Use [`complain!`](crate::complain).
+pub(crate) fn error(text: Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// As `eprintln!`, which panics when nobody reads.
+#[macro_export]
+macro_rules! complain {
+    ($($part:tt)*) => { $crate::print::error(format_args!($($part)*)) };
 }
 
 /// Prints a value as JSON; false when nobody reads any more.

@@ -46,12 +46,12 @@ impl Run {
         let library = match Places::of_this_process() {
             Ok(places) => places.frame(),
             Err(error) => {
-                eprintln!("knetctl: cannot tell where it lies itself: {error}");
+                complain!("knetctl: cannot tell where it lies itself: {error}");
                 return ExitCode::from(FAILED);
             }
         };
         let Some(library) = library else {
-            eprintln!(
+            complain!(
                 "knetctl: {FRAME} is neither beside knetctl nor in /usr/lib64: install the package"
             );
             return ExitCode::from(FAILED);
@@ -60,29 +60,29 @@ impl Run {
         let program = match program::find(name, path.as_deref()) {
             Ok(program) => program,
             Err(Missing::NotFound) => {
-                eprintln!("knetctl: {shown}: there is no such program");
+                complain!("knetctl: {shown}: there is no such program");
                 return ExitCode::from(NOT_FOUND);
             }
             Err(Missing::NotExecutable(path)) => {
-                eprintln!("knetctl: {}: is not an executable file", path.display());
+                complain!("knetctl: {}: is not an executable file", path.display());
                 return ExitCode::from(NOT_EXECUTABLE);
             }
         };
         match program::obstacle(&program) {
-            None | Some(Obstacle::OwnWait(_)) if program::is_go(&program) => eprintln!(
+            None | Some(Obstacle::OwnWait(_)) if program::is_go(&program) => complain!(
                 "knetctl: {shown} is a Go program: it makes its system calls itself, it runs on kernel sockets"
             ),
             None => {}
-            Some(Obstacle::OwnWait(call)) => eprintln!(
+            Some(Obstacle::OwnWait(call)) => complain!(
                 "knetctl: {shown} waits for sockets by system calls of its own ({call}): it runs on kernel sockets"
             ),
-            Some(Obstacle::Static) => eprintln!(
+            Some(Obstacle::Static) => complain!(
                 "knetctl: {shown} is linked statically: nothing can be preloaded, it runs on kernel sockets"
             ),
-            Some(Obstacle::Foreign) => eprintln!(
+            Some(Obstacle::Foreign) => complain!(
                 "knetctl: {shown} is for another machine type than the library: it runs on kernel sockets"
             ),
-            Some(Obstacle::Privileged(why)) => eprintln!(
+            Some(Obstacle::Privileged(why)) => complain!(
                 "knetctl: {shown} has {why}: the loader ignores LD_PRELOAD paths for it, it runs on kernel sockets (use a copy without, or the service)"
             ),
         }
@@ -97,13 +97,13 @@ impl Run {
             match std::path::absolute(&conf) {
                 Ok(conf) => command.env("KNET_CONF", conf),
                 Err(error) => {
-                    eprintln!("knetctl: {}: {error}", conf.display());
+                    complain!("knetctl: {}: {error}", conf.display());
                     return ExitCode::from(FAILED);
                 }
             };
         }
         let error = command.exec();
-        eprintln!("knetctl: {}: {error}", program.display());
+        complain!("knetctl: {}: {error}", program.display());
         ExitCode::from(if error.kind() == io::ErrorKind::NotFound {
             NOT_FOUND
         } else {

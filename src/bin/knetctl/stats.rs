@@ -12,7 +12,7 @@ use crate::print;
 /// Prints the counters of every host found, one `layer.name value` line each.
 ///
 /// `now.` is what is there at the moment; the rest only grows. With --interval the difference to the last time is printed
-/// each time, until the host is gone or nobody reads.
+/// each time (that of all lcores together), until the host is gone or nobody reads.
 ///
 /// Exit status: 0 told, 69 no host answers, 64 wrong usage.
 #[derive(clap::Args, Debug)]
@@ -75,6 +75,10 @@ impl Stats {
     /// What is shown of an answer: differences to `old`, zeros only when asked for.
     fn shape(&self, now: &Value, old: Option<&Value>) -> Value {
         let mut all = now.as_object().cloned().unwrap_or_default();
+        if old.is_some() {
+            // Each lcore's are totals; the differences are those of all together.
+            all.remove("lcores");
+        }
         for group in GROUPS {
             let Some(Value::Object(values)) = all.get_mut(group) else {
                 continue;
@@ -116,7 +120,7 @@ impl Stats {
 fn as_lines(report: &Value) -> String {
     let mut out = String::new();
     for (name, value) in report.as_object().into_iter().flatten() {
-        if !value.is_object() {
+        if !value.is_object() && !value.is_array() {
             out.push_str(&format!("{name} {}\n", print::plain(Some(value))));
         }
     }
@@ -130,5 +134,31 @@ fn as_lines(report: &Value) -> String {
             out.push_str(&format!("{group}.{name} {value}\n"));
         }
     }
+    // What each of several carries; one alone carries what stands above.
+    let lcores = report.get("lcores").and_then(Value::as_array);
+    for (number, lcore) in lcores
+        .filter(|lcores| lcores.len() > 1)
+        .into_iter()
+        .flatten()
+        .enumerate()
+    {
+        for (name, value) in lcore.as_object().into_iter().flatten() {
+            out.push_str(&format!("lcores.{number}.{name} {value}\n"));
+        }
+    }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_name_and_a_number() {
+        let one = json!({"process": 7, "version": "1", "stack": {"rx_frames": 5}, "lcores": [{"flows": 3}]});
+        assert_eq!(as_lines(&one), "process 7\nversion 1\nstack.rx_frames 5\n");
+        let two = json!({"stack": {"rx_frames": 5}, "lcores": [{"flows": 3}, {"flows": 4}]});
+        let wanted = "stack.rx_frames 5\nlcores.0.flows 3\nlcores.1.flows 4\n";
+        assert_eq!(as_lines(&two), wanted);
+    }
 }

@@ -1,14 +1,12 @@
 //! `knetctl top`: a live screen of the hosts.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use knet::ffi::end_signals::EndSignals;
 use knet::time::{Instant, monotonic};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::termios::{self, OptionalActions, Termios};
 use serde_json::{Value, json};
 
 use crate::USAGE;
@@ -18,9 +16,15 @@ use crate::print::{self, number, text};
 use crate::process;
 use crate::spans::{Spans, span};
 
+#[path = "top/screen.rs"]
+mod screen;
+
+use screen::{Key, Screen};
+
 /// A live screen: rates, drops with their reasons, times of the loop, load of each lcore, programs.
 ///
-/// Keys: q or ^C ends, space asks at once, + and - change the interval. While it runs, hosts measure their latencies.
+/// Keys: q or ^C ends, space asks at once, + and - change the interval, the arrows or j and k move over what does not fit.
+/// While it runs, hosts measure their latencies.
 ///
 /// Exit status: 0 ended by the user or with its hosts, 64 wrong usage, or no terminal, 69 no host answers.
 #[derive(clap::Args, Debug)]
@@ -48,8 +52,12 @@ struct Look {
 impl Top {
     /// Runs the command.
     pub(crate) fn execute(self) -> ExitCode {
-        let Some(first) = self.look() else {
-            return ExitCode::from(UNAVAILABLE);
+        let first = match self.look() {
+            Ok(first) => first,
+            Err(fault) => {
+                complain!("knetctl: {fault}");
+                return ExitCode::from(UNAVAILABLE);
+            }
         };
         if self.json {
             #[allow(
@@ -65,28 +73,31 @@ impl Top {
             return ExitCode::SUCCESS;
         }
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
-            eprintln!("knetctl: top needs a terminal (--json does not)");
+            complain!("knetctl: top needs a terminal (--json does not)");
             return ExitCode::from(USAGE);
         }
         let screen = match Screen::open() {
             Ok(screen) => screen,
             Err(error) => {
-                eprintln!("knetctl: terminal: {error}");
+                complain!("knetctl: terminal: {error}");
                 return ExitCode::from(USAGE);
             }
         };
         let ended = self.run(first, &screen);
         drop(screen);
-        if let Err(error) = ended {
-            eprintln!("knetctl: terminal: {error}");
+        match ended {
+            Ok(None) => {}
+            // Told where it stays to be read.
+            Ok(Some(why)) => complain!("knetctl: {why}"),
+            Err(error) => complain!("knetctl: terminal: {error}"),
         }
         ExitCode::SUCCESS
     }
 
-    /// Asks every host everything; None, and a line, when none answers.
-    fn look(&self) -> Option<Vec<Look>> {
+    /// Asks every host everything; why not, when none answers.
+    fn look(&self) -> Result<Vec<Look>, String> {
         let mut looks = Vec::new();
-        for socket in self.hosts.sockets()? {
+        for socket in self.hosts.find()? {
             let ask = |name: &str| host::ask(&socket, &json!({ "query": name })).ok()?.pop();
             if let (Some(status), Some(stats), Some(latency)) =
                 (ask("status"), ask("stats"), ask("latency"))
@@ -101,30 +112,31 @@ impl Top {
             }
         }
         if looks.is_empty() {
-            eprintln!("knetctl: no host answers");
-            return None;
+            return Err("no host answers".to_owned());
         }
-        Some(looks)
+        Ok(looks)
     }
 
-    fn run(&self, first: Vec<Look>, screen: &Screen) -> io::Result<()> {
+    /// Draws until it is ended; says why, if it was not by a key.
+    fn run(&self, first: Vec<Look>, screen: &Screen) -> io::Result<Option<String>> {
         let signals = EndSignals::catch()?;
         let mut interval = self.interval;
+        let mut from = 0;
         let mut old = first.clone();
         let mut now = first;
         loop {
-            screen.draw(&lines(&now, &old, interval))?;
+            from = screen.draw(&lines(&now, &old, interval), from)?;
             match screen.wait(&signals, Duration::from_secs(interval))? {
-                Some(b'q' | b'Q' | 3) => return Ok(()),
-                Some(b'+') => interval = (interval + 1).min(60),
-                Some(b'-') => interval = (interval - 1).max(1),
-                Some(b' ') | None => {
-                    let Some(fresh) = self.look() else {
-                        return Ok(());
-                    };
-                    old = core::mem::replace(&mut now, fresh);
-                }
-                Some(_) => {}
+                Key::End => return Ok(None),
+                Key::Longer => interval = (interval + 1).min(60),
+                Key::Shorter => interval = (interval - 1).max(1),
+                Key::Down => from += 1,
+                Key::Up => from = from.saturating_sub(1),
+                Key::Other => {}
+                Key::Ask | Key::None => match self.look() {
+                    Ok(fresh) => old = core::mem::replace(&mut now, fresh),
+                    Err(why) => return Ok(Some(why)),
+                },
             }
         }
     }
@@ -372,95 +384,6 @@ fn bits(bytes: u64) -> String {
         1_000_000..10_000_000_000 => format!("{} Mbit/s", bits / 1_000_000),
         _ => format!("{} Gbit/s", bits / 1_000_000_000),
     }
-}
-
-/// The terminal: raw, on its other screen; as it was when this is dropped.
-struct Screen {
-    before: Termios,
-}
-
-impl Screen {
-    fn open() -> io::Result<Self> {
-        let before = termios::tcgetattr(rustix::stdio::stdin())?;
-        let mut raw = before.clone();
-        raw.make_raw();
-        termios::tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &raw)?;
-        let screen = Self { before };
-        // The other screen, without a cursor (xterm's control sequences).
-        put("\x1b[?1049h\x1b[?25l")?;
-        Ok(screen)
-    }
-
-    /// Draws as many lines and columns as there are.
-    fn draw(&self, lines: &[String]) -> io::Result<()> {
-        let size = termios::tcgetwinsize(rustix::stdio::stdout())?;
-        let (rows, columns) = (
-            usize::from(size.ws_row.max(1)),
-            usize::from(size.ws_col.max(1)),
-        );
-        let mut out = String::from("\x1b[H");
-        for (number, line) in lines.iter().take(rows).enumerate() {
-            let cut: String = line
-                .chars()
-                .filter(|c| !c.is_control())
-                .take(columns)
-                .collect();
-            if number > 0 {
-                out.push_str("\r\n");
-            }
-            out.push_str(&cut);
-            // To the end of the line.
-            out.push_str("\x1b[K");
-        }
-        // To the end of the screen.
-        out.push_str("\x1b[J");
-        put(&out)
-    }
-
-    /// The next key; None when the time is over. A signal that asks for the end is a `q`.
-    fn wait(&self, signals: &EndSignals, time: Duration) -> io::Result<Option<u8>> {
-        let stdin = rustix::stdio::stdin();
-        let limit = Timespec {
-            tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: 0,
-        };
-        let mut wait = [
-            PollFd::from_borrowed_fd(stdin, PollFlags::IN),
-            PollFd::new(signals, PollFlags::IN),
-        ];
-        match poll(&mut wait, Some(&limit)) {
-            Ok(_) => {}
-            // The window changed its size.
-            Err(rustix::io::Errno::INTR) => return Ok(Some(0)),
-            Err(errno) => return Err(errno.into()),
-        }
-        let [key, signal] = wait.map(|source| !source.revents().is_empty());
-        if signal {
-            return Ok(Some(b'q'));
-        }
-        if !key {
-            return Ok(None);
-        }
-        let mut byte = [0];
-        match rustix::io::read(stdin, &mut byte)? {
-            // The terminal is gone.
-            0 => Ok(Some(b'q')),
-            _ => Ok(byte.first().copied()),
-        }
-    }
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        let _ = put("\x1b[?25h\x1b[?1049l");
-        let _ = termios::tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &self.before);
-    }
-}
-
-fn put(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
 }
 
 #[cfg(test)]

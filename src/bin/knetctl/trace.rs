@@ -76,7 +76,7 @@ impl Trace {
             Some((socket, line))
         });
         let Some((socket, line)) = found else {
-            eprintln!(
+            complain!(
                 "knetctl: no connection with {} (knetctl ss shows all)",
                 self.peer
             );
@@ -88,7 +88,7 @@ impl Trace {
         match self.run(socket, local) {
             Ok(()) => ExitCode::SUCCESS,
             Err(fault) => {
-                eprintln!("knetctl: {}: {fault}", socket.display());
+                complain!("knetctl: {}: {fault}", socket.display());
                 ExitCode::from(UNAVAILABLE)
             }
         }
@@ -192,6 +192,8 @@ enum Event {
 struct Events {
     waiting: BTreeMap<(u64, u8, u64), Event>,
     number: u64,
+    /// The beginning of a line whose end has not come: the answer is cut into parts anywhere.
+    begun: String,
 }
 
 impl Events {
@@ -201,8 +203,11 @@ impl Events {
     }
 
     /// A part of the answer; whether it was the last one.
-    fn take(&mut self, (lines, last): &(String, bool)) -> Result<bool, String> {
-        for line in lines.lines() {
+    fn take(&mut self, (part, last): &(String, bool)) -> Result<bool, String> {
+        self.begun.push_str(part);
+        let whole = self.begun.rfind('\n').map_or(0, |end| end + 1);
+        let begun = self.begun.split_off(whole);
+        for line in core::mem::replace(&mut self.begun, begun).lines() {
             let line = serde_json::from_str(line)
                 .map_err(|error| format!("the answer is no JSON: {error}"))?;
             self.sight(line);
@@ -213,7 +218,7 @@ impl Events {
     fn sight(&mut self, mut line: Value) {
         if let Some(lost) = line.get("lost").and_then(Value::as_u64) {
             if lost > 0 {
-                eprintln!(
+                complain!(
                     "knetctl: {lost} changes came faster than they were taken, and are not shown"
                 );
             }
@@ -264,4 +269,31 @@ fn settled() -> u64 {
 fn end(line: &Value, address: &str, port: &str) -> Option<SocketAddrV4> {
     let port = u16::try_from(number(line, port)).ok()?;
     Some(SocketAddrV4::new(text(line, address).parse().ok()?, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_may_be_cut_in_the_middle_of_a_line() {
+        let mut text = String::new();
+        for at in 0..50 {
+            let line = json!({"at_ns": at, "socket": {"state": "ESTAB"}});
+            text.push_str(&format!("{line}\n"));
+        }
+        for size in [1, 7, 100, text.len()] {
+            let mut events = Events::default();
+            let mut rest = text.as_str();
+            while !rest.is_empty() {
+                let (part, more) = rest.split_at(size.min(rest.len()));
+                rest = more;
+                let over = events.take(&(part.to_owned(), rest.is_empty())).unwrap();
+                assert_eq!(over, rest.is_empty());
+            }
+            assert_eq!(events.waiting.len(), 50, "parts of {size} bytes");
+        }
+        let broken = ("{\n".to_owned(), true);
+        Events::default().take(&broken).unwrap_err();
+    }
 }

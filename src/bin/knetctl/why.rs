@@ -41,20 +41,20 @@ impl Why {
     /// Runs the command.
     pub(crate) fn execute(self) -> ExitCode {
         let Some(process) = Process::find(self.pid) else {
-            eprintln!("knetctl: there is no process {}", self.pid);
+            complain!("knetctl: there is no process {}", self.pid);
             return ExitCode::from(NO_PROCESS);
         };
         let told = match Told::about(&process) {
             Ok(told) => told,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                eprintln!(
+                complain!(
                     "knetctl: process {} belongs to another user: ask as root or as that user",
                     self.pid
                 );
                 return ExitCode::from(NO_PERMISSION);
             }
             Err(error) => {
-                eprintln!("knetctl: process {}: {error}", self.pid);
+                complain!("knetctl: process {}: {error}", self.pid);
                 return ExitCode::from(NO_PROCESS);
             }
         };

@@ -6,7 +6,9 @@ use core::time::Duration;
 use super::{Cross, number};
 use crate::config::address;
 use crate::config::error::{Fault, Position};
-use crate::config::payload::{Attach, Batches, Gpu, Instead, Kernel, Mode, OnMatch, PayloadRule};
+use crate::config::payload::{
+    Attach, Batches, Gpu, Instead, Kernel, Mode, OnMatch, PayloadRule, User, WithoutGpu,
+};
 use crate::config::raw;
 use crate::config::reader::{Field, quoted};
 
@@ -65,8 +67,8 @@ impl Cross {
             );
         }
         let mode = mode(&raw.mode.value);
-        let writes = |rule: &PayloadRule| matches!(rule.kernel, Kernel::Chacha20 { .. });
-        let writes = pipeline.iter().any(writes);
+        let writes = pipeline.iter().any(|rule| rule.kernel.writes());
+        self.without_gpu(raw, mode, &pipeline);
         let on_timeout = self.instead(&raw.on_timeout, writes);
         let on_full = self.instead(&raw.on_full, writes);
         raw.enabled.value.then(|| Gpu {
@@ -88,7 +90,7 @@ impl Cross {
             "wait" => Instead::Wait,
             "bypass" if writes => {
                 self.faults.push(key.fault(
-                    "chacha20 must not be passed over: the bytes would leave as they are",
+                    "a kernel that writes must not be passed over: the bytes would leave as they are",
                     "\"cpu\", or a pipeline of kernels that only read",
                 ));
                 Instead::Cpu
@@ -108,10 +110,10 @@ impl Cross {
         } else {
             Attach::Stream
         };
-        if attach == Attach::Packet && raw.kernel.value == "chacha20" {
+        if attach == Attach::Packet && kernel.as_ref().is_some_and(Kernel::writes) {
             self.faults.push(raw.attach.fault(
                 "\"packet\" is for kernels that only read",
-                "\"stream\" for chacha20",
+                "\"stream\" for one that writes",
             ));
         }
         if attach == Attach::Stream && raw.min_payload.value > 0 {
@@ -152,19 +154,24 @@ impl Cross {
             }
         };
         only_for("pattern", &raw.patterns_file);
-        only_for("pattern", &raw.on_match);
-        only_for("pattern", &raw.mirror_file);
         only_for("chacha20", &raw.key_file);
+        only_for("user", &raw.ptx_file);
+        only_for("user", &raw.function);
+        only_for("user", &raw.without_gpu);
+        if name != "user" {
+            only_for("pattern", &raw.on_match);
+            only_for("pattern", &raw.mirror_file);
+        }
+        if name != "user" && raw.writes.value {
+            self.faults.push(raw.writes.fault(
+                format!("has no meaning for kernel {}", quoted(name)),
+                "leave it out, or kernel \"user\"",
+            ));
+        }
         match name {
             "pattern" => {
                 let file = self.file(&raw.patterns_file, field.at)?;
-                let on_match = match raw.on_match.value.as_str() {
-                    "pass" => OnMatch::Pass,
-                    "drop" => OnMatch::Drop,
-                    "mark" => OnMatch::Mark(number(&raw.mark)),
-                    "mirror" => OnMatch::Mirror(self.file(&raw.mirror_file, field.at)?),
-                    _ => OnMatch::Reset,
-                };
+                let on_match = self.on_match(field)?;
                 Some(Kernel::Pattern { file, on_match })
             }
             "stats" => Some(Kernel::Stats),
@@ -172,15 +179,75 @@ impl Cross {
                 key_file: self.file(&raw.key_file, field.at)?,
             }),
             "crc32c" => Some(Kernel::Crc32c),
+            "user" => self.user(field).map(Kernel::User),
             _ => {
                 let mut fault = raw.kernel.fault(
                     "the kernel is not named",
-                    "one of pattern, stats, chacha20, crc32c",
+                    "one of pattern, stats, chacha20, crc32c, user",
                 );
                 fault.at = fault.at.or(field.at);
                 self.faults.push(fault);
                 None
             }
+        }
+    }
+
+    fn on_match(&mut self, field: &Field<raw::PayloadRule>) -> Option<OnMatch> {
+        let raw = &field.value;
+        Some(match raw.on_match.value.as_str() {
+            "pass" => OnMatch::Pass,
+            "drop" => OnMatch::Drop,
+            "mark" => OnMatch::Mark(number(&raw.mark)),
+            "mirror" => OnMatch::Mirror(self.file(&raw.mirror_file, field.at)?),
+            _ => OnMatch::Reset,
+        })
+    }
+
+    fn user(&mut self, field: &Field<raw::PayloadRule>) -> Option<User> {
+        let raw = &field.value;
+        let without = match raw.without_gpu.value.as_str() {
+            "pass" => WithoutGpu::Pass,
+            _ => WithoutGpu::Refuse,
+        };
+        if raw.writes.value && without == WithoutGpu::Pass {
+            self.faults.push(raw.without_gpu.fault(
+                "what a function writes must not be left out: the bytes would leave as they are",
+                "\"refuse\", or a function that only reads",
+            ));
+        }
+        if raw.function.value.is_empty() {
+            let mut fault = raw
+                .function
+                .fault("no function is named", "its name in ptx_file");
+            fault.at = fault.at.or(field.at);
+            self.faults.push(fault);
+        }
+        let mirror_file = if raw.mirror_file.value.is_empty() {
+            String::new()
+        } else {
+            self.file(&raw.mirror_file, field.at)?
+        };
+        Some(User {
+            file: self.file(&raw.ptx_file, field.at)?,
+            function: raw.function.value.clone(),
+            writes: raw.writes.value,
+            on_match: self.on_match(field)?,
+            mirror_file,
+            without,
+        })
+    }
+
+    /// What no CPU can run wants a GPU.
+    fn without_gpu(&mut self, raw: &raw::Gpu, mode: Mode, pipeline: &[PayloadRule]) {
+        let refuses = |rule: &&PayloadRule| matches!(&rule.kernel, Kernel::User(user) if user.without == WithoutGpu::Refuse);
+        if raw.enabled.value
+            && mode == Mode::Cpu
+            && let Some(rule) = pipeline.iter().find(refuses)
+        {
+            self.faults.push(raw.mode.fault(
+                format!("\"cpu\" cannot run kernel \"user\" of {}", rule.path),
+                "a mode with a GPU, or \"without_gpu\": \"pass\" in that rule",
+            ));
         }
     }
 

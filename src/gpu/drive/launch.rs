@@ -1,32 +1,42 @@
 //! A launch a batch.
 
-use super::{Drive, Place, grid};
-use crate::ffi::cuda::{Fault, Function};
+use super::{Place, grid};
+use crate::ffi::cuda::{DevicePointer, Fault, Function};
+use crate::gpu::caller::Calls;
 use crate::gpu::slots::Slots;
 
 #[derive(Debug)]
 pub(super) struct Launch {
     at: Place,
     function: Function,
+    batches: Vec<DevicePointer>,
 }
 
 impl Launch {
-    pub(super) const fn new(at: Place, function: Function) -> Self {
-        Self { at, function }
+    pub(super) fn new(at: Place, function: Function, slots: &Slots) -> Self {
+        Self {
+            at,
+            function,
+            batches: (0..slots.count()).map(|slot| slots.batch(slot)).collect(),
+        }
     }
 }
 
-impl Drive for Launch {
-    fn submit(&mut self, slots: &Slots, slot: usize, count: usize) -> Result<(), Fault> {
-        let Place { gpu, stream } = &self.at;
-        gpu.enter()?;
-        gpu.driver
-            .launch(self.function, grid(count), slots.batch(slot), *stream)
+impl Calls for Launch {
+    fn enter(&mut self) -> Result<(), Fault> {
+        self.at.gpu.enter()
     }
 
-    fn release(&mut self, _: &mut Slots) {}
+    fn submit(&mut self, slot: usize, count: usize) -> Result<(), Fault> {
+        let Some(batch) = self.batches.get(slot) else {
+            return Ok(());
+        };
+        let Place { gpu, stream } = &self.at;
+        gpu.driver
+            .launch(self.function, grid(count), *batch, *stream)
+    }
 
-    fn is_over(&self, _: &Slots) -> Result<bool, Fault> {
+    fn is_idle(&mut self) -> Result<bool, Fault> {
         self.at.is_idle()
     }
 }

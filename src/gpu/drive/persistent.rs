@@ -1,7 +1,8 @@
 //! A kernel that stays and polls the slots: handing over is a store.
 
-use super::{Drive, Place, THREADS};
+use super::{Place, THREADS};
 use crate::ffi::cuda::{ABSENT, Fault, Function, Grid};
+use crate::gpu::caller::Calls;
 use crate::gpu::slots::Slots;
 
 #[derive(Debug)]
@@ -34,16 +35,12 @@ impl Persistent {
     }
 }
 
-impl Drive for Persistent {
-    fn submit(&mut self, _: &Slots, _: usize, _: usize) -> Result<(), Fault> {
-        Ok(())
+impl Calls for Persistent {
+    fn enter(&mut self) -> Result<(), Fault> {
+        self.at.gpu.enter()
     }
 
-    fn release(&mut self, slots: &mut Slots) {
-        slots.quit();
-    }
-
-    fn is_over(&self, slots: &Slots) -> Result<bool, Fault> {
-        Ok(self.at.is_idle()? || slots.has_ended())
+    fn is_idle(&mut self) -> Result<bool, Fault> {
+        self.at.is_idle()
     }
 }

@@ -183,7 +183,19 @@ impl StreamStage {
             return Departure::Judged(self.judge(id, chunk));
         }
         self.counters.payload_chunks_refused_full.raise();
-        match air.on_full {
+        let on_full = match air.on_full {
+            // No CPU can run one of its kernels.
+            Instead::Cpu
+                if self
+                    .flows
+                    .get(&id)
+                    .is_some_and(|flow| flow.needs_gpu(&self.rules, air, chunk.direction)) =>
+            {
+                Instead::Wait
+            }
+            other => other,
+        };
+        match on_full {
             Instead::Cpu => Departure::Judged(self.judge(id, chunk)),
             Instead::Bypass => {
                 self.counters.payload_chunks_bypassed.raise();
@@ -217,7 +229,7 @@ impl StreamStage {
         };
         let bytes = flight.bytes;
         match flight.phase {
-            Phase::Flying => Aloft::Flying,
+            Phase::Flying | Phase::Stalled => Aloft::Flying,
             Phase::Landed(verdict) => Aloft::Landed {
                 bytes,
                 verdict,
@@ -283,6 +295,7 @@ impl StreamStage {
                 air.events = events;
             }
         }
+        self.move_on(now);
         if let Some(air) = &mut self.air {
             air.call_in();
         }
@@ -304,6 +317,49 @@ impl StreamStage {
     }
 
     fn on(&mut self, now: Instant, event: Event) {
+        let (Event::Result(ticket, _) | Event::Failed(ticket) | Event::Late(ticket)) = event else {
+            return self.discard(event);
+        };
+        let whose = (ticket.flow, ticket.side, ticket.serial);
+        let is_known = self.go_on(whose, Phase::Flying, |trip, flow, mut flight| match event {
+            Event::Result(_, result) => trip.result(now, flow, flight, &result),
+            Event::Late(_) => {
+                flight.buffer = None;
+                Some(trip.fail(flow, flight))
+            }
+            _ => Some(trip.fail(flow, flight)),
+        });
+        if !is_known {
+            self.discard(event);
+        }
+    }
+
+    fn discard(&mut self, event: Event) {
+        if let Some(air) = &mut self.air {
+            air.discard(event);
+        }
+    }
+
+    /// Offers chunks between two kernels to the next one again.
+    fn move_on(&mut self, now: Instant) {
+        let stalled = self.air.as_ref().map_or(0, |air| air.stalled.len());
+        for _ in 0..stalled {
+            let next = self.air.as_mut().and_then(|air| air.stalled.pop_front());
+            let Some(whose) = next else { return };
+            self.go_on(whose, Phase::Stalled, |trip, flow, mut flight| {
+                flight.phase = Phase::Flying;
+                trip.go_on(now, flow, flight)
+            });
+        }
+    }
+
+    /// Lets a flight (flow, side, serial) that is in `phase` go on; false: there is none. What comes down wakes its flow.
+    fn go_on(
+        &mut self,
+        (id, side, serial): (FlowId, usize, u64),
+        phase: Phase,
+        act: impl FnOnce(&mut Trip<'_>, &mut Flow, Flight) -> Option<Flight>,
+    ) -> bool {
         let Self {
             rules,
             flows,
@@ -311,48 +367,46 @@ impl StreamStage {
             air: Some(air),
         } = self
         else {
-            return;
+            return false;
         };
-        let (Event::Result(ticket, _) | Event::Failed(ticket) | Event::Late(ticket)) = event else {
-            return air.discard(event);
+        let Some(flow) = flows.get_mut(&id) else {
+            return false;
         };
-        let Some(flow) = flows.get_mut(&ticket.flow) else {
-            return air.discard(event);
-        };
-        let place = flow.flights.get_mut(ticket.side);
+        let place = flow.flights.get_mut(side);
         let flight = place.and_then(|place| {
-            place.take_if(|flight| flight.serial == ticket.serial && flight.phase == Phase::Flying)
+            place.take_if(|flight| flight.serial == serial && flight.phase == phase)
         });
-        let Some(mut flight) = flight else {
-            return air.discard(event);
+        let Some(flight) = flight else {
+            return false;
         };
         let mut trip = Trip {
-            id: ticket.flow,
-            side: ticket.side,
+            id,
+            side,
             ends: flow.ends,
             rules,
             counters,
             air,
         };
-        let token = (ticket.flow, flight.token);
-        let down = match event {
-            Event::Result(_, result) => trip.result(now, flow, flight, &result),
-            Event::Late(_) => {
-                flight.buffer = None;
-                Some(trip.fail(flow, flight))
-            }
-            _ => Some(trip.fail(flow, flight)),
-        };
-        if let Some(down) = down {
+        let token = (id, flight.token);
+        if let Some(down) = act(&mut trip, flow, flight) {
             trip.air.woken.push(token);
-            if let Some(place) = flow.flights.get_mut(ticket.side) {
+            if let Some(place) = flow.flights.get_mut(side) {
                 *place = Some(down);
             }
         }
+        true
     }
 }
 
 impl Flow {
+    /// Whether a rule for bytes of this direction can only be run by the GPU, and is.
+    fn needs_gpu(&self, rules: &[Rule], air: &Air, way: Direction) -> bool {
+        let mut rules = (0..).zip(rules);
+        rules.any(|(at, rule)| {
+            rule.needs_gpu() && is_for(self.rules, at, rule, way) && air.well(at).is_some()
+        })
+    }
+
     /// The first rule for bytes of this direction that a GPU runs.
     fn first_aloft(&self, rules: &[Rule], air: &Air, way: Direction) -> Option<usize> {
         if self.rules == 0 {
@@ -382,8 +436,16 @@ impl Trip<'_> {
         let way = direction(self.side);
         while let Some(rule) = self.rules.get(flight.at) {
             if is_for(flow.rules, flight.at, rule, way) {
-                if self.air.well(flight.at).is_some_and(Offload::has_room) {
+                let room = self.air.well(flight.at).map(Offload::has_room);
+                let stalls = room == Some(false) && rule.needs_gpu();
+                if room == Some(true) {
                     self.hand_over(now, &flight);
+                } else if stalls {
+                    flight.phase = Phase::Stalled;
+                    let stalled = (self.id, self.side, flight.serial);
+                    self.air.stalled.push_back(stalled);
+                }
+                if room == Some(true) || stalls {
                     if let Some(place) = flow.flights.get_mut(self.side) {
                         *place = Some(flight);
                     }
@@ -488,14 +550,14 @@ impl Trip<'_> {
         mut flight: Flight,
         result: &PacketResult,
     ) -> Option<Flight> {
-        let finding = Finding::of_result(result);
+        let finding = Finding::of_result(result, self.may_ask(flight.at));
         self.counters.payload_chunks_offloaded.raise();
         let (bytes, at) = (flight.bytes, flight.at);
         if let (Some(rule), Some(state)) = (self.rules.get_mut(at), flight.states.get_mut(at)) {
             *state = KernelState(result.state);
             rule.kernel.settle(bytes, &finding);
         }
-        let verdict = if finding.matched.is_some() || finding.failed {
+        let verdict = if finding.is_news() {
             self.with_bytes(flow, &mut flight, |rule, counters, chunk, _| {
                 conclude(rule, counters, chunk, finding)
             })
@@ -508,6 +570,11 @@ impl Trip<'_> {
         }
         flight.at += 1;
         self.go_on(now, flow, flight)
+    }
+
+    /// Whether the rule at `at` calls a user's function.
+    fn may_ask(&self, at: usize) -> bool {
+        self.rules.get(at).is_some_and(Rule::needs_gpu)
     }
 
     /// The GPU did not do it.

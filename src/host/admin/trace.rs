@@ -50,8 +50,12 @@ pub(super) fn run(answer: &mut Answer, query: &Value, asker: &Asker) -> Result<(
                     break;
                 }
             }
-            Err(RecvTimeoutError::Timeout) if !answer.hung_up() => {}
-            Err(_) => break,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        // A busy connection is never quiet.
+        if answer.hung_up() {
+            break;
         }
     }
     answer.line(&json!({"lost": watcher.lost()}).to_string());

@@ -100,6 +100,19 @@ fn the_syn_leaves_with_the_answer_to_arp() {
 }
 
 #[test]
+fn an_urgent_pointer_before_the_handshake_marks_nothing() {
+    const URG: u8 = 0x20;
+    let mut script = Script::new();
+    let flow = script.host.connect(script.now, PEER);
+    let heard = script.raw(&mut [arp_from(2, mac(2), true)]);
+    let syn = heard[0].tcp.clone();
+    assert!(script.ask(&answer(&syn, ACK | URG, 900, syn.seq)).is(RST));
+    script.ask(&answer(&syn, SYN | ACK, 900, syn.seq + 1));
+    assert_eq!(script.host.facts(flow).urgent.end, 0);
+    assert_eq!(script.count("urgent_marks"), 0);
+}
+
+#[test]
 fn nobody_answers_arp() {
     let mut script = Script::new();
     let flow = script.host.connect(script.now, PEER);

@@ -92,6 +92,27 @@ fn a_pointer_behind_the_end_marks_nothing() {
 }
 
 #[test]
+fn who_guesses_marks_nothing() {
+    let (mut script, flow, iss) = open();
+    let next = PEER_ISS + 1;
+    for (seq, ack) in [
+        // Anywhere ahead of the window, and behind what was received.
+        (next.wrapping_add(1 << 30), iss + 1),
+        (next.wrapping_sub(1000), iss + 1),
+        // In the window, but it acknowledges what was never sent, or what nobody remembers.
+        (next, iss + 1000),
+        (next, (iss + 1).wrapping_sub((1 << 30) + 1)),
+    ] {
+        pointing(&mut script, &Segment::new(ACK, seq, ack), 100);
+        assert_eq!(script.host.facts(flow).urgent, mark(0, 0), "{seq} {ack}");
+    }
+    assert_eq!(script.count("urgent_marks"), 0);
+    let data = Segment::new(ACK | PSH, next, iss + 1).carrying(b"abc");
+    pointing(&mut script, &data, 3);
+    assert_eq!(script.host.facts(flow).urgent, mark(3, 0));
+}
+
+#[test]
 fn segments_point_until_the_urgent_byte_is_acknowledged() {
     let (mut script, flow, iss) = open();
     // Something in flight, so that Nagle's rule would hold a small segment back.

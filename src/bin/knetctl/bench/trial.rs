@@ -128,7 +128,8 @@ impl Folder {
                 .args(["run", "--"])
                 .arg(&own);
         }
-        command.arg("bench").args(words);
+        let own = std::process::id().to_string();
+        command.args(["bench", "--parent", &own]).args(words);
         Ok(command)
     }
 
