@@ -241,10 +241,8 @@ fn a_bad_query_is_refused_and_tools_that_do_not_read_are_bounded() {
     let ask = |text: &str| {
         let socket = knetd::connect(&path).unwrap();
         let message = Message {
-            kind: Kind::Query,
-            a: 0,
-            b: 0,
             text,
+            ..Message::new(Kind::Query, 0, 0)
         };
         knetd::send(socket.as_fd(), &message, &[]);
         socket

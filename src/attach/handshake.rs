@@ -1,6 +1,7 @@
 //! The words exchanged with a host: Hello, Open, and their answers, each waited for with a bound.
 
 use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
@@ -24,7 +25,7 @@ use crate::channel::policy::{PolicyPage, policy_flag};
 use crate::errno::{Errno, Result};
 use crate::ffi::{descriptor, sockopt};
 use crate::rendezvous::Path;
-use crate::time::monotonic;
+use crate::time::{Instant, monotonic};
 use crate::{BUILD_VERSION, thread};
 
 /// A host answers Hello within this (it reads a small file).
@@ -105,37 +106,31 @@ pub(super) fn hello(socket: i32, config: &ConfigFile) -> Answer<Parts> {
         ),
     );
     let message = Message {
-        kind: Kind::Hello,
-        a: size,
-        b: thread::process(),
         text,
+        ..Message::new(Kind::Hello, size, thread::process())
     };
-    if let Err(error) = link::send(socket, &message, config.fd) {
-        return Answer::Lost(error);
-    }
-    welcomed(socket)
+    welcomed(socket, &message, config.fd)
 }
 
 /// Takes over the process cell that `socket` stands for.
 pub(super) fn resume(socket: i32) -> Answer<Parts> {
     let message = Message {
-        kind: Kind::Resume,
-        a: u32::try_from(size_of::<Header>()).unwrap_or(u32::MAX),
-        b: thread::process(),
         text: BUILD_VERSION,
+        ..Message::new(
+            Kind::Resume,
+            u32::try_from(size_of::<Header>()).unwrap_or(u32::MAX),
+            thread::process(),
+        )
     };
-    if let Err(error) = link::send(socket, &message, None) {
-        return Answer::Lost(error);
-    }
-    welcomed(socket)
+    welcomed(socket, &message, None)
 }
 
-/// Waits for the answer to a Hello or Resume.
-fn welcomed(socket: i32) -> Answer<Parts> {
-    let mut reply = Reply::default();
-    if let Err(error) = reply.receive(socket, WELCOME_S) {
-        return Answer::Lost(error);
-    }
+/// Says Hello or Resume, and waits for the answer.
+fn welcomed(socket: i32, message: &Message<'_>, riding: Option<i32>) -> Answer<Parts> {
+    let reply = match ask(socket, message, riding, WELCOME_S) {
+        Ok(reply) => reply,
+        Err(error) => return Answer::Lost(error),
+    };
     match reply.message() {
         Ok(answer) if answer.kind == Kind::Welcome => match welcome(socket, &answer, &reply) {
             Ok(parts) => Answer::Done(parts),
@@ -150,13 +145,10 @@ fn welcomed(socket: i32) -> Answer<Parts> {
 
 /// Asks the host to open its device now.
 pub(super) fn open_device(socket: i32) -> Answer<()> {
-    if let Err(error) = link::send(socket, &Message::new(Kind::Open, 0, 0), None) {
-        return Answer::Lost(error);
-    }
-    let mut reply = Reply::default();
-    if let Err(error) = reply.receive(socket, OPEN_S) {
-        return Answer::Lost(error);
-    }
+    let reply = match ask(socket, &Message::new(Kind::Open, 0, 0), None, OPEN_S) {
+        Ok(reply) => reply,
+        Err(error) => return Answer::Lost(error),
+    };
     match reply.message() {
         Ok(answer) if answer.kind == Kind::Opened => Answer::Done(()),
         Ok(answer) => refused(&answer),
@@ -166,9 +158,8 @@ pub(super) fn open_device(socket: i32) -> Answer<()> {
 
 /// Asks the host for the herald of an epoll, which another process has made: an internal descriptor.
 pub(super) fn herald(socket: i32, epoll: u32) -> Result<i32> {
-    link::send(socket, &Message::new(Kind::Herald, epoll, 0), None)?;
-    let mut reply = Reply::default();
-    reply.receive(socket, WELCOME_S)?;
+    let question = Message::new(Kind::Herald, epoll, 0);
+    let reply = ask(socket, &question, None, WELCOME_S)?;
     let message = reply.message().map_err(|_| Errno::PROTO)?;
     if message.kind != Kind::Herald || message.a != epoll {
         return Err(Errno::PROTO);
@@ -186,17 +177,34 @@ pub(super) fn signals(socket: i32, signals: Signals, answer: bool) -> Result<()>
         text: if answer { "answer" } else { "" },
         ..Message::new(Kind::Signals, object.index, what)
     };
-    link::send(socket, &message, signals.pipe)?;
     if !answer {
-        return Ok(());
+        return link::send(socket, &message, signals.pipe);
     }
-    let mut reply = Reply::default();
-    reply.receive(socket, WELCOME_S)?;
+    let reply = ask(socket, &message, signals.pipe, WELCOME_S)?;
     let message = reply.message().map_err(|_| Errno::PROTO)?;
     if message.kind == Kind::Signals && message.a == object.index {
         Ok(())
     } else {
         Err(Errno::PROTO)
+    }
+}
+
+/// Makes a request and waits for the reply to it. Under the attach lock: nobody else reads the socket.
+fn ask(socket: i32, message: &Message<'_>, riding: Option<i32>, seconds: u64) -> Result<Reply> {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    let serial = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+    let end = monotonic() + Duration::from_secs(seconds);
+    link::send(socket, &Message { serial, ..*message }, riding)?;
+    loop {
+        let mut reply = Reply::default();
+        reply.receive(socket, end)?;
+        // A host that was stopped for longer answers whom nobody waits for any more.
+        let is_late = reply
+            .message()
+            .is_ok_and(|answer| answer.serial != serial && answer.serial != 0);
+        if !is_late {
+            return Ok(reply);
+        }
     }
 }
 
@@ -347,10 +355,9 @@ impl Reply {
         Message::parse(self.bytes.get(..self.len).unwrap_or(&[]))
     }
 
-    /// Waits for one message. ETIMEDOUT after `seconds`; ECONNRESET when the host has gone.
-    fn receive(&mut self, socket: i32, seconds: u64) -> Result<()> {
+    /// Waits for one message. ETIMEDOUT at `end`; ECONNRESET when the host has gone.
+    fn receive(&mut self, socket: i32, end: Instant) -> Result<()> {
         let socket = descriptor::lend(socket)?;
-        let end = monotonic() + Duration::from_secs(seconds);
         loop {
             let left = end.since(monotonic());
             if left.is_zero() {
@@ -397,4 +404,64 @@ pub(super) fn lost(error: Errno) -> Fault {
         "the host did not answer: {}; kernel sockets are used (see its log: KNET_LOG names a file)",
         reason(error)
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, socketpair};
+
+    /// What a program has asked; None when it has asked nothing.
+    fn asked(socket: i32) -> Option<(Kind, u32)> {
+        let mut request = Reply::default();
+        let end = monotonic() + Duration::from_secs(10);
+        request.receive(socket, end).ok()?;
+        let message = request.message().unwrap();
+        Some((message.kind, message.serial))
+    }
+
+    #[test]
+    fn an_answer_that_came_too_late_is_passed_over() {
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let [ours, theirs] = [ours, theirs].map(descriptor::raw);
+        // The host is stopped: two give up.
+        for _ in 0..2 {
+            let reply = ask(ours, &Message::new(Kind::Herald, 1, 0), None, 0);
+            assert_eq!(reply.err(), Some(Errno::TIMEDOUT));
+        }
+        // It goes on, and answers all that it finds, in order.
+        let host = std::thread::spawn(move || {
+            for _ in 0..3 {
+                let (kind, serial) = asked(theirs).unwrap();
+                let kind = if kind == Kind::Open {
+                    Kind::Opened
+                } else {
+                    kind
+                };
+                let answer = Message {
+                    serial,
+                    ..Message::new(kind, 1, 0)
+                };
+                link::send(theirs, &answer, Some(theirs)).unwrap();
+            }
+            theirs
+        });
+        assert!(matches!(open_device(ours), Answer::Done(())));
+        let theirs = host.join().unwrap();
+        // An answer to whatever was asked, as of a host that cannot be started.
+        let fault = Message {
+            text: "no such file",
+            ..Message::new(Kind::Fault, 2, 0)
+        };
+        link::send(theirs, &fault, None).unwrap();
+        assert!(matches!(open_device(ours), Answer::Fault(_)));
+        descriptor::close(ours);
+        descriptor::close(theirs);
+    }
 }

@@ -109,14 +109,12 @@ impl Told {
 
     fn message(&self) -> Message<'_> {
         Message {
-            kind: Kind::Fault,
-            a: 0,
-            b: 0,
             text: self
                 .text
                 .as_c_str()
                 .to_str()
                 .unwrap_or("cannot execute the host"),
+            ..Message::new(Kind::Fault, 0, 0)
         }
     }
 }

@@ -11,10 +11,13 @@ use rustix::net::{AddressFamily, RecvFlags, SocketType, sockopt};
 use super::link::{Link, link};
 use super::object::Object;
 use super::{fork, link as links};
+use crate::channel::cell::process;
+use crate::channel::layout::PROCS;
 use crate::channel::message::{HEAD_BYTES, Kind, Message, TEXT_BYTES, heir};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
+use crate::ffi::sockopt::peer_user;
 use crate::rendezvous::Path;
 
 /// Number of the link + 1 whose host knows the registry from this process.
@@ -45,10 +48,8 @@ pub fn pass(link: &Link, object: Object, registry: Option<i32>) -> Result<i32> {
     let _ = write!(family, "{}", link.family());
     let text = family.as_c_str().to_str().unwrap_or("");
     let greeting = Message {
-        kind: Kind::Passed,
-        a: object.index,
-        b: object.generation,
         text,
+        ..Message::new(Kind::Passed, object.index, object.generation)
     };
     let hold = |link: &Link, cell: u32| {
         let process = link.control.process(cell).ok_or(Errno::PROTO)?;
@@ -100,7 +101,11 @@ pub fn arrived(fd: i32) -> Arrived {
             };
             match link {
                 Some(link) if message.text.parse() == Ok(link.family()) => {
-                    Arrived::Object(link, object)
+                    if is_under_way(link, object) {
+                        Arrived::Object(link, object)
+                    } else {
+                        Arrived::Other
+                    }
                 }
                 _ => Arrived::Foreign(object),
             }
@@ -108,13 +113,31 @@ pub fn arrived(fd: i32) -> Arrived {
     }
 }
 
-/// Becomes a member of the family of the token that came as `fd`, which stays open. See [`super::resume`] for `take`.
+/// Whether a member has sent `object`: anybody can make a token that says so, but a cell that holds it members alone.
+fn is_under_way(link: &Link, object: Object) -> bool {
+    (0..PROCS).any(|number| {
+        let reserved = link
+            .control
+            .process(number)
+            .is_some_and(|cell| cell.state.load(Ordering::Acquire) == process::FORKING);
+        let held = link.control.held(number).filter(|_| reserved);
+        held.is_some_and(|held| held.has(object.index))
+    })
+}
+
+/// Becomes a member of the family of the token that came as `fd`, which stays open. See [`super::resume`] for `take`. The family
+/// is one that we can trust with all our connections: whoever has made the token says who its host is.
 ///
 /// # Errors
-/// EBUSY when this process has a family of its own, what resume says.
+/// EBUSY when this process has a family of its own, EPERM when neither this process's user nor root has made the token, what
+/// resume says.
 pub fn join(fd: i32, take: impl FnOnce(Option<i32>) -> Result<()>) -> Result<&'static Link> {
     if !super::may_resume() {
         return Err(Errno::BUSY);
+    }
+    let maker = peer_user(fd)?;
+    if maker != 0 && maker != rustix::process::geteuid().as_raw() {
+        return Err(Errno::PERM);
     }
     let control = descriptor::internal_copy(fd)?;
     // What the token has to say was looked at, and is in the way of the host's answer.
@@ -130,4 +153,83 @@ pub fn join(fd: i32, take: impl FnOnce(Option<i32>) -> Result<()>) -> Result<&'s
 /// Sends the greeting into a pair whose other end is the token.
 pub(super) fn greet(hosts: i32, greeting: Option<&Message<'_>>) -> Result<()> {
     greeting.map_or(Ok(()), |message| links::send(hosts, message, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::link::Parts;
+    use crate::channel::layout::Layout;
+    use crate::channel::map::{Control, Receive};
+    use rustix::net::{SocketFlags, socketpair};
+
+    fn family() -> Link {
+        let layout = Layout::for_flows(1, 4_096, 4_096);
+        Link::for_test(Parts {
+            control: Control::create(layout).unwrap().0,
+            receive: Receive::create(layout).unwrap().0,
+            process: 0,
+            control_socket: -1,
+            lcore_eventfds: [-1; crate::channel::layout::LCORES_MAX as usize],
+            family: 0,
+            registry: None,
+        })
+    }
+
+    #[test]
+    fn an_object_is_under_way_when_a_reserved_cell_holds_it() {
+        let link = family();
+        let object = |index| Object {
+            index,
+            generation: 0,
+        };
+        assert!(!is_under_way(&link, object(3)));
+        // Held by a process, as every object in use is.
+        let cell = link.control.process(5).unwrap();
+        link.control.held(5).unwrap().set(3);
+        cell.state.store(process::LIVE, Ordering::Release);
+        assert!(!is_under_way(&link, object(3)));
+        cell.state.store(process::FORKING, Ordering::Release);
+        assert!(is_under_way(&link, object(3)));
+        assert!(!is_under_way(&link, object(4)));
+        assert!(!is_under_way(&link, object(u32::MAX)));
+    }
+
+    #[test]
+    fn nobody_follows_a_token_of_another_user_to_his_host() {
+        use rustix::thread::set_thread_res_uid;
+        let root = rustix::process::Uid::ROOT;
+        if rustix::process::geteuid() != root {
+            crate::warn!("test=skipped reason=\"only root can be another user\"");
+            return;
+        }
+        // Of this thread alone.
+        let other = rustix::process::Uid::from_raw(12_345);
+        set_thread_res_uid(root, other, root).unwrap();
+        let (token, hosts) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        set_thread_res_uid(root, root, root).unwrap();
+        let hosts = descriptor::raw(hosts);
+        let greeting = Message {
+            text: "77",
+            ..Message::new(Kind::Passed, 3, 0)
+        };
+        greet(hosts, Some(&greeting)).unwrap();
+        let fd = descriptor::raw(token);
+        assert!(matches!(arrived(fd), Arrived::Foreign(_)));
+        let joined = join(fd, |_| panic!("its host is not spoken to"));
+        assert_eq!(joined.err(), Some(Errno::PERM));
+        // Not a word was said.
+        let mut byte = [0; 1];
+        let hosts_end = descriptor::lend(hosts).unwrap();
+        let heard = rustix::net::recv(hosts_end, &mut byte[..], RecvFlags::DONTWAIT);
+        assert_eq!(heard.err(), Some(Errno::AGAIN));
+        descriptor::close(fd);
+        descriptor::close(hosts);
+    }
 }

@@ -21,6 +21,7 @@ mod receive;
 #[cfg(not(loom))]
 mod tests;
 
+use core::ffi::CStr;
 use core::ptr::NonNull;
 
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -117,14 +118,31 @@ impl Drop for Mapping {
 }
 
 /// A memfd of `bytes` bytes that can neither shrink nor grow.
-fn sealed(name: &str, bytes: u64) -> Result<OwnedFd> {
-    // A host inside a program has the program's limit.
+///
+/// # Errors
+/// What memfd_create(2) and ftruncate(2) say; EFBIG behind the file size limit, which a host inside a program shares with it.
+pub fn sealed(name: &CStr, bytes: u64) -> Result<OwnedFd> {
     file_limit::check(bytes)?;
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&fd, bytes)?;
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    rustix::fs::fcntl_add_seals(&fd, FIXED | SealFlags::SEAL)?;
     Ok(fd)
 }
+
+/// The size of memory that somebody else has made: it stays what it is, so that no touch of it is a SIGBUS.
+///
+/// # Errors
+/// EPROTO when its size can change, or it is no memory.
+pub fn sealed_size(fd: BorrowedFd<'_>) -> Result<u64> {
+    let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| Errno::PROTO)?;
+    if !seals.contains(FIXED) {
+        return Err(Errno::PROTO);
+    }
+    u64::try_from(rustix::fs::fstat(fd)?.st_size).map_err(|_| Errno::PROTO)
+}
+
+/// Its size stays.
+const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Where to split a buffer of `len` bytes for `range`; None when the lengths differ.
 fn parts(range: Range, len: usize) -> Option<usize> {

@@ -1,7 +1,8 @@
 //! Messages on the control socket (AF_UNIX, SOCK_SEQPACKET): hand-shake and what needs a descriptor.
 //!
-//! A message is a fixed head of four numbers and a text; descriptors ride along (SCM_RIGHTS). Requests
-//! with a reply (`Hello`, `Open`) are made by one thread at a time under the attach lock; all others have none.
+//! A message is a fixed head of numbers and a text; descriptors ride along (SCM_RIGHTS). Requests with a reply (`Hello`, `Resume`,
+//! `Open`, `Herald`, `Signals` with a text) are made by one thread at a time under the attach lock; all others have none. A reply
+//! has the serial number of its request: whoever gave up waiting for one leaves it to the next request, which passes over it.
 
 use super::layout::LCORES_MAX;
 use super::{ABI, MAGIC};
@@ -9,7 +10,7 @@ use super::{ABI, MAGIC};
 /// Bytes of the text at most.
 pub const TEXT_BYTES: usize = 3_072;
 /// Bytes of the head.
-pub const HEAD_BYTES: usize = 24;
+pub const HEAD_BYTES: usize = 28;
 /// Descriptors with one message at most.
 pub const DESCRIPTORS_MAX: usize = 3 + LCORES_MAX as usize;
 
@@ -108,6 +109,8 @@ pub struct Message<'a> {
     pub a: u32,
     /// Second number.
     pub b: u32,
+    /// Number of the request, the same in its reply; 0 = no reply is waited for, or this is one to whatever was asked.
+    pub serial: u32,
     /// Text, not terminated.
     pub text: &'a str,
 }
@@ -129,6 +132,7 @@ impl<'a> Message<'a> {
             kind,
             a,
             b,
+            serial: 0,
             text: "",
         }
     }
@@ -141,7 +145,15 @@ impl<'a> Message<'a> {
             text_len -= 1;
         }
         let len = u32::try_from(text_len).unwrap_or(0);
-        let words = [MAGIC, ABI, self.kind as u32, self.a, self.b, len];
+        let words = [
+            MAGIC,
+            ABI,
+            self.kind as u32,
+            self.a,
+            self.b,
+            self.serial,
+            len,
+        ];
         for (place, word) in out.chunks_exact_mut(4).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
@@ -163,20 +175,28 @@ impl<'a> Message<'a> {
             let place = bytes.get(n * 4..n * 4 + 4)?;
             Some(u32::from_le_bytes(place.try_into().ok()?))
         };
-        let all = || Some((word(0)?, word(1)?, word(2)?, word(3)?, word(4)?, word(5)?));
-        let (magic, abi, kind, a, b, len) = all().ok_or(MessageError::Foreign)?;
-        if magic != MAGIC {
+        if word(0) != Some(MAGIC) {
             return Err(MessageError::Foreign);
         }
-        if abi != ABI {
-            return Err(MessageError::Abi(abi));
+        // What comes behind is another one's in another version.
+        match word(1) {
+            Some(ABI) => {}
+            other => return Err(other.map_or(MessageError::Foreign, MessageError::Abi)),
         }
+        let rest = || Some((word(2)?, word(3)?, word(4)?, word(5)?, word(6)?));
+        let (kind, a, b, serial, len) = rest().ok_or(MessageError::Foreign)?;
         let kind = Kind::from_number(kind).ok_or(MessageError::Foreign)?;
         let text = bytes
             .get(HEAD_BYTES..HEAD_BYTES + len as usize)
             .ok_or(MessageError::Foreign)?;
         let text = core::str::from_utf8(text).map_err(|_| MessageError::Foreign)?;
-        Ok(Self { kind, a, b, text })
+        Ok(Self {
+            kind,
+            a,
+            b,
+            serial,
+            text,
+        })
     }
 }
 
@@ -191,6 +211,7 @@ mod tests {
             kind: Kind::Fault,
             a: 7,
             b: 1,
+            serial: 9,
             text: "no device",
         };
         let mut buffer = [0; HEAD_BYTES + TEXT_BYTES];

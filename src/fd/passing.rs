@@ -1,7 +1,7 @@
 //! Accelerated sockets in messages between processes of a family (SCM_RIGHTS): a token takes the socket's place, and the
 //! receiver's number becomes the socket again.
 //!
-//! A receiver of another program becomes a member of the sender's family when it may (the same user) and can: no socket of its own
+//! A receiver of another program becomes a member of the sender's family when it may (the sender is of the same user, or root) and can: no socket of its own
 //! has needed a host, and it has no epoll or TCP socket, or one thread only.
 //!
 //! DEVIATION: any other receiver gets a socket that is not connected, and the connection ends; one without the shim gets the

@@ -13,13 +13,11 @@
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
-use rustix::fs::MemfdFlags;
-
 use self::epoll::EpollRecord;
 use self::socket::SocketRecord;
+use crate::channel::map::{sealed, sealed_size};
 use crate::errno::{Errno, Result};
 use crate::ffi::{descriptor, process};
-use crate::file_limit;
 
 mod epoll;
 mod holders;
@@ -79,11 +77,15 @@ pub fn ensure() -> bool {
 
 /// Memory that a program which is executed can map too.
 fn memory() -> Result<i32> {
-    let bytes = size_of::<Region>() as u64;
-    file_limit::check(bytes)?;
-    let made = rustix::fs::memfd_create(c"knet-registry", MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&made, bytes)?;
-    descriptor::internalize(made)
+    descriptor::internalize(sealed(c"knet-registry", size_of::<Region>() as u64)?)
+}
+
+/// Maps the region that lies in `memory`, which somebody else has made.
+fn map_foreign(memory: i32) -> Result<ptr::NonNull<Region>> {
+    if sealed_size(descriptor::lend(memory)?)? != size_of::<Region>() as u64 {
+        return Err(Errno::PROTO);
+    }
+    map(memory)
 }
 
 /// Maps the region: of `memory`, or without (-1) one that only forked children share.
@@ -133,14 +135,11 @@ pub fn shared_memory() -> Option<i32> {
 /// # Errors
 /// EPROTO when it is no region, EBUSY when there is one, ENOMEM.
 pub fn take_over(memory: i32) -> Result<()> {
-    let size = rustix::fs::fstat(descriptor::lend(memory)?)?.st_size;
-    if usize::try_from(size) != Ok(size_of::<Region>()) {
-        return Err(Errno::PROTO);
-    }
+    let map = map_foreign(memory)?;
     if !REGION.load(Ordering::Acquire).is_null() {
         return Err(Errno::BUSY);
     }
-    place(map(memory)?, memory);
+    place(map, memory);
     Ok(())
 }
 
@@ -162,11 +161,7 @@ pub fn is_present(memory: i32) -> Result<bool> {
 /// # Errors
 /// EPROTO when it is no region, ENOMEM.
 pub fn change_to(memory: i32) -> Result<Option<&'static Region>> {
-    let size = rustix::fs::fstat(descriptor::lend(memory)?)?.st_size;
-    if usize::try_from(size) != Ok(size_of::<Region>()) {
-        return Err(Errno::PROTO);
-    }
-    let map = map(memory)?;
+    let map = map_foreign(memory)?;
     let old = region();
     // The old one stays mapped: a signal handler may be looking at it.
     REGION.store(map.as_ptr(), Ordering::Release);

@@ -80,7 +80,10 @@ impl Server {
             let flags = &family.segments.control.header().policy.flags;
             flags.fetch_or(policy_flag::SYSTEM_HOST, Ordering::Relaxed);
         }
-        let welcome = Message::new(Kind::Welcome, cell, std::process::id());
+        let welcome = Message {
+            serial: message.serial,
+            ..Message::new(Kind::Welcome, cell, std::process::id())
+        };
         let Some(client) = self.clients.at_mut(place) else {
             return Ok(Greeted::Attached);
         };
@@ -89,7 +92,6 @@ impl Server {
             cell,
             pid: message.b,
         };
-        client.same_namespace = client.process == Some(message.b);
         let process = client.process;
         let mut descriptors = vec![family.segments.control_fd().as_fd(), family.receive.as_fd()];
         descriptors.extend(self.lcores.bells());

@@ -1,10 +1,12 @@
 //! The processes at the other ends of the control sockets.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags};
 
+use crate::channel::message::Kind;
 use crate::errno::Result;
 use crate::ffi::descriptor;
 use crate::stack::Owner;
@@ -40,10 +42,10 @@ pub(super) struct Client {
     pub(super) heir: Heir,
     /// When it came.
     pub(super) since: Instant,
-    /// The process as we see it; None for a forked child.
+    /// Number of the request that it made last.
+    pub(super) serial: u32,
+    /// The process as we see it, by what the kernel says; None for one that has not spoken yet.
     pub(super) process: Option<u32>,
-    /// Its own process id means the same to us.
-    pub(super) same_namespace: bool,
 }
 
 impl Client {
@@ -60,18 +62,18 @@ impl Client {
             standing: Standing::New,
             heir: Heir::Itself,
             since: now,
+            serial: 0,
             process,
-            same_namespace: false,
         };
         Ok((client, peer.uid.as_raw()))
     }
 
-    /// A child that its parent announced: its socket's other end is the child's alone.
+    /// Somebody whom a member announced: its socket's other end is a child's alone, or that of whoever gets it.
     pub(super) const fn child(
         socket: OwnedFd,
         owner: Owner,
         cell: u32,
-        same_namespace: bool,
+        heir: Heir,
         now: Instant,
     ) -> Self {
         Self {
@@ -82,21 +84,30 @@ impl Client {
                 cell,
                 pid: 0,
             },
-            heir: Heir::Itself,
+            heir,
             since: now,
+            serial: 0,
             process: None,
-            same_namespace,
         }
     }
 
-    /// A child has said which process it is.
-    pub(super) fn introduce(&mut self, number: u32) {
+    /// A child has said which process it is to itself; `process` is the one that the message came from.
+    pub(super) fn introduce(&mut self, number: u32, process: Option<u32>) {
         if let Standing::Attached { pid, .. } = &mut self.standing {
             *pid = number;
         }
-        if self.same_namespace {
-            self.process = Some(number);
-            self.pidfd = pidfd(number);
+        self.process = process;
+        self.pidfd = process.and_then(pidfd);
+    }
+
+    /// Whether it may say this now: whoever was only announced says who it is before it is served as a member.
+    pub(super) const fn may_say(&self, kind: Kind) -> bool {
+        let Standing::Attached { pid, .. } = self.standing else {
+            return true;
+        };
+        match self.heir {
+            Heir::Itself => (pid == 0) == matches!(kind, Kind::Child),
+            Heir::Executed { .. } | Heir::Spawned | Heir::Passed => matches!(kind, Kind::Resume),
         }
     }
 }
@@ -109,10 +120,12 @@ fn pidfd(process: u32) -> Option<OwnedFd> {
         .ok()
 }
 
-/// All clients, by a number that is used again.
+/// All clients, by a number that is never used again: what poll said of one is not taken for another's.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
-    places: Vec<Option<Client>>,
+    known: BTreeMap<usize, Client>,
+    /// The next one's number.
+    next: usize,
 }
 
 /// What became ready at a client.
@@ -126,38 +139,34 @@ pub(super) enum Ready {
 
 impl Clients {
     pub(super) fn add(&mut self, client: Client) -> usize {
-        let free = self.places.iter().position(Option::is_none);
-        let place = free.unwrap_or(self.places.len());
-        if place == self.places.len() {
-            self.places.push(None);
-        }
-        if let Some(slot) = self.places.get_mut(place) {
-            *slot = Some(client);
-        }
+        let place = self.next;
+        self.next += 1;
+        self.known.insert(place, client);
         place
     }
 
     pub(super) fn at(&self, place: usize) -> Option<&Client> {
-        self.places.get(place)?.as_ref()
+        self.known.get(&place)
     }
 
     pub(super) fn at_mut(&mut self, place: usize) -> Option<&mut Client> {
-        self.places.get_mut(place)?.as_mut()
+        self.known.get_mut(&place)
     }
 
     pub(super) fn remove(&mut self, place: usize) -> Option<Client> {
-        self.places.get_mut(place)?.take()
+        self.known.remove(&place)
     }
 
     /// Takes the socket of a client that has not said Hello; the client is forgotten.
     pub(super) fn take_guest(&mut self, place: usize) -> Option<OwnedFd> {
-        let slot = self.places.get_mut(place)?;
-        let client = slot.take_if(|client| client.standing == Standing::New)?;
-        Some(client.socket)
+        let is_guest = self.at(place)?.standing == Standing::New;
+        is_guest
+            .then(|| self.remove(place))?
+            .map(|client| client.socket)
     }
 
     pub(super) fn count(&self) -> usize {
-        self.iter().count()
+        self.known.len()
     }
 
     /// The place of the client that has been silent for longest without a Hello, and since when.
@@ -167,27 +176,22 @@ impl Clients {
 
     /// Clients that have not said Hello: places, and since when.
     pub(super) fn guests(&self) -> impl Iterator<Item = (usize, Instant)> {
-        let guest = |(place, client): (usize, &Option<Client>)| {
-            let client = client.as_ref()?;
-            (client.standing == Standing::New).then_some((place, client.since))
-        };
-        self.places.iter().enumerate().filter_map(guest)
+        let guests = self.known.iter();
+        let guests = guests.filter(|(_, client)| client.standing == Standing::New);
+        guests.map(|(place, client)| (*place, client.since))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Client> {
-        self.places.iter().flatten()
+        self.known.values()
     }
 
     pub(super) fn places(&self) -> Vec<usize> {
-        (0..self.places.len())
-            .filter(|&place| self.at(place).is_some())
-            .collect()
+        self.known.keys().copied().collect()
     }
 
     /// What to wait for, and in the same order whose it is.
     pub(super) fn watch<'a>(&'a self, into: &mut Vec<PollFd<'a>>, order: &mut Vec<Ready>) {
-        for (place, client) in self.places.iter().enumerate() {
-            let Some(client) = client else { continue };
+        for (&place, client) in &self.known {
             into.push(source(client.socket.as_fd()));
             order.push(Ready::Socket(place));
             if let Some(pidfd) = &client.pidfd {

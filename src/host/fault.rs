@@ -24,10 +24,8 @@ impl Fault {
     /// It, as it is.
     pub(super) fn message(&self) -> Message<'_> {
         Message {
-            kind: Kind::Fault,
-            a: self.errno.raw_os_error().unsigned_abs(),
-            b: 0,
             text: &self.text,
+            ..Message::new(Kind::Fault, self.errno.raw_os_error().unsigned_abs(), 0)
         }
     }
 

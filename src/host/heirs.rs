@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::clients::{Client, Standing};
 use super::fault::Fault;
 use super::server::{Server, own_path};
+use super::socket::Sender;
 use crate::BUILD_VERSION;
 use crate::channel::cell::{Header, process};
 use crate::channel::message::{Kind, Message, heir};
@@ -56,7 +57,6 @@ impl Server {
         pid: u32,
         message: &Message<'_>,
         socket: Option<OwnedFd>,
-        same_namespace: bool,
     ) {
         let cell = message.a;
         let taken = self.clients.iter().any(|client| {
@@ -74,20 +74,25 @@ impl Server {
             return crate::warn!("message=Fork cell={cell} event=refused");
         };
         family.clients += 1;
-        let mut client = Client::child(socket, owner, cell, same_namespace, time::monotonic());
-        client.heir = Heir::of(message.text, pid);
+        let heir = Heir::of(message.text, pid);
+        let client = Client::child(socket, owner, cell, heir, time::monotonic());
         self.clients.add(client);
         if self.running.is_some() {
             self.lcores.say(|| Mail::Process { owner, cell });
         }
     }
 
-    /// A child says which process it is.
-    pub(super) fn child(&mut self, place: usize, owner: Owner, cell: u32, pid: u32) {
+    /// A child says which process it is; it is `process` to us.
+    pub(super) fn child(
+        &mut self,
+        place: usize,
+        (owner, cell): (Owner, u32),
+        pid: u32,
+        process: Option<u32>,
+    ) {
         if let Some(client) = self.clients.at_mut(place) {
-            client.introduce(pid);
+            client.introduce(pid, process);
         }
-        let process = self.clients.at(place).and_then(|client| client.process);
         if let Some(family) = self.family(owner)
             && let Some(it) = family.segments.control.process(cell)
         {
@@ -97,17 +102,16 @@ impl Server {
         self.neighbour(process);
     }
 
-    /// A program that was executed, or got a socket in a message, takes over what its cell holds. `user` sent the message.
+    /// A program that was executed, or got a socket in a message, takes over what its cell holds. `sender` sent the message.
     pub(super) fn resume(
         &mut self,
         place: usize,
-        owner: Owner,
-        cell: u32,
+        (owner, cell): (Owner, u32),
         message: &Message<'_>,
-        user: Option<u32>,
+        sender: Sender,
     ) {
         let pid = message.b;
-        if let Err(fault) = self.may_resume(place, owner, message, user) {
+        if let Err(fault) = self.may_resume(place, owner, message, sender.user) {
             crate::warn!(
                 "process={pid} event=not_taken_over reason=\"{}\"",
                 fault.text
@@ -119,7 +123,7 @@ impl Server {
         let joins = self.clients.at_mut(place).is_some_and(|client| {
             core::mem::replace(&mut client.heir, Heir::Itself) == Heir::Passed
         });
-        self.child(place, owner, cell, pid);
+        self.child(place, (owner, cell), pid, sender.process);
         let mailboxes = self.lcores.mailboxes();
         let Some(family) = self.family(owner) else {
             return;

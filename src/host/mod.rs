@@ -27,6 +27,8 @@ mod server;
 mod socket;
 mod status;
 mod talk;
+#[cfg(test)]
+mod tests;
 mod watch;
 mod way_back;
 

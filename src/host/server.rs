@@ -271,7 +271,7 @@ impl Server {
     }
 
     /// Waits for something to do, and does it. Some = the host ends.
-    fn wait(&mut self, now: Instant, until: Option<Instant>) -> Result<Option<End>> {
+    pub(super) fn wait(&mut self, now: Instant, until: Option<Instant>) -> Result<Option<End>> {
         let mut sources = Vec::new();
         let mut order = Vec::new();
         self.clients.watch(&mut sources, &mut order);

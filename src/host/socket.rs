@@ -20,7 +20,16 @@ pub(super) struct Received {
     len: usize,
     /// What rode along, close-on-exec.
     pub(super) descriptors: Vec<OwnedFd>,
-    /// The sender's user, where the socket tells it (SO_PASSCRED).
+    /// Who sent it, where the socket tells it (SO_PASSCRED).
+    pub(super) sender: Sender,
+}
+
+/// Who has sent a message, by what the kernel says.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Sender {
+    /// The process, as we see it.
+    pub(super) process: Option<u32>,
+    /// Its user.
     pub(super) user: Option<u32>,
 }
 
@@ -40,7 +49,7 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<Option<Received>> {
         bytes: [0; HEAD_BYTES + TEXT_BYTES],
         len: 0,
         descriptors: Vec::new(),
-        user: None,
+        sender: Sender::default(),
     };
     let mut space =
         [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX), ScmCredentials(1))];
@@ -59,7 +68,10 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Result<Option<Received>> {
                 received.descriptors.extend(fds.map(descriptor::settle));
             }
             RecvAncillaryMessage::ScmCredentials(sender) => {
-                received.user = Some(sender.uid.as_raw());
+                received.sender = Sender {
+                    process: u32::try_from(sender.pid.as_raw_pid()).ok(),
+                    user: Some(sender.uid.as_raw()),
+                };
             }
             _ => {}
         }

@@ -50,9 +50,13 @@ impl Server {
                 return self.gone(place);
             }
         };
-        let Some(client) = self.clients.at(place) else {
+        let Some(client) = self.clients.at_mut(place) else {
             return;
         };
+        client.serial = message.serial;
+        if !client.may_say(message.kind) {
+            return self.hang_up(place, message.kind);
+        }
         match (message.kind, client.standing) {
             (Kind::Hello, Standing::New) => match self.hello(place, &message, descriptors.next()) {
                 Ok(Greeted::Attached) => {}
@@ -72,10 +76,8 @@ impl Server {
             (Kind::Status, Standing::New) => {
                 let text = self.status_text();
                 let message = Message {
-                    kind: Kind::Status,
-                    a: 0,
-                    b: 0,
                     text: &text,
+                    ..Message::new(Kind::Status, 0, 0)
                 };
                 self.answer(place, &message, &[]);
             }
@@ -116,8 +118,7 @@ impl Server {
                 self.answer(place, &message, known.as_slice());
             }
             (Kind::Fork, Standing::Attached { owner, pid, .. }) => {
-                let same = client.same_namespace;
-                self.fork(owner, pid, &message, descriptors.next(), same);
+                self.fork(owner, pid, &message, descriptors.next());
             }
             (Kind::Registry, Standing::Attached { owner, .. }) => {
                 if let Some(family) = self.family(owner)
@@ -127,16 +128,20 @@ impl Server {
                 }
             }
             (Kind::Resume, Standing::Attached { owner, cell, .. }) => {
-                self.resume(place, owner, cell, &message, received.user);
+                self.resume(place, (owner, cell), &message, received.sender);
             }
             (Kind::Child, Standing::Attached { owner, cell, .. }) if message.a == cell => {
-                self.child(place, owner, cell, message.b);
+                self.child(place, (owner, cell), message.b, received.sender.process);
             }
-            (kind, standing) => {
-                crate::warn!("message={kind:?} standing={standing:?} action=hang_up");
-                self.gone(place);
-            }
+            (kind, _) => self.hang_up(place, kind),
         }
+    }
+
+    /// A client has said what it may not say.
+    fn hang_up(&mut self, place: usize, kind: Kind) {
+        let standing = self.clients.at(place).map(|client| client.standing);
+        crate::warn!("message={kind:?} standing={standing:?} action=hang_up");
+        self.gone(place);
     }
 
     pub(super) fn family(&mut self, owner: Owner) -> Option<&mut Family> {
@@ -259,7 +264,11 @@ impl Server {
         let Some(client) = self.clients.at(place) else {
             return;
         };
-        if let Err(errno) = socket::send(client.socket.as_fd(), message, descriptors) {
+        let message = Message {
+            serial: client.serial,
+            ..*message
+        };
+        if let Err(errno) = socket::send(client.socket.as_fd(), &message, descriptors) {
             crate::warn!("message={:?} event=not_sent errno={errno}", message.kind);
             self.gone(place);
         }

@@ -9,7 +9,7 @@ use super::segments::PAGE;
 use crate::channel::cell::{ObjectCell, flag, kind, operation, option, shut};
 use crate::channel::sync::{AtomicU32, Ordering};
 use crate::errno::{Errno, Result};
-use crate::stack::{ConnectRequest, FlowOptions};
+use crate::stack::{ConnectRequest, FlowOptions, SEGMENT_MIN};
 
 impl<'a> Work<'a> {
     /// The doorbell of `object` rang.
@@ -242,7 +242,7 @@ pub(super) fn options_of(cell: &ObjectCell) -> FlowOptions {
         keepcnt: byte(&cell.option.keepcnt),
         user_timeout_ms: of(&cell.option.user_timeout_ms),
         rx_bytes: of(&cell.option.rcvbuf),
-        max_segment: word(&cell.option.max_segment),
+        max_segment: max_segment(of(&cell.option.max_segment)),
         tos: u8::try_from(of(&cell.option.tos) & 0xff).unwrap_or(0),
         ttl: byte(&cell.option.ttl),
         min_ttl: byte(&cell.option.min_ttl),
@@ -256,6 +256,14 @@ pub(super) fn options_of(cell: &ObjectCell) -> FlowOptions {
 /// TCP_LINGER2 as the stack takes it: Linux allows two minutes at most.
 fn linger2(word: u32) -> i16 {
     i16::try_from(i32::from_ne_bytes(word.to_ne_bytes())).unwrap_or(0)
+}
+
+/// TCP_MAXSEG as the stack takes it: 0 = as large as fits. The program is asked for more than this; its memory may say anything.
+fn max_segment(word: u32) -> u16 {
+    match u16::try_from(word).unwrap_or(u16::MAX) {
+        0 => 0,
+        wanted => wanted.max(SEGMENT_MIN),
+    }
 }
 
 /// An errno as the cell carries it.
@@ -275,4 +283,17 @@ pub(super) fn endpoint(address: &AtomicU32, number: &AtomicU32) -> Result<Socket
 pub(super) fn store_endpoint(endpoint: SocketAddrV4, address: &AtomicU32, port: &AtomicU32) {
     address.store(endpoint.ip().to_bits(), Ordering::Relaxed);
     port.store(u32::from(endpoint.port()), Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_size_that_no_program_may_ask_for_is_not_believed() {
+        assert_eq!(max_segment(0), 0, "as large as fits");
+        assert_eq!(max_segment(1), SEGMENT_MIN);
+        assert_eq!(max_segment(536), 536);
+        assert_eq!(max_segment(u32::MAX), u16::MAX);
+    }
 }

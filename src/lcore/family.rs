@@ -268,10 +268,15 @@ impl Family {
         count
     }
 
-    /// A program has made an eventfd of its own blocking and full, and held the lcore up: nobody of it is woken any more.
+    /// Whether nobody of it is woken any more.
+    pub(super) const fn is_muted(&self) -> bool {
+        self.muted
+    }
+
+    /// A program has made an eventfd or a pipe of its own blocking, and held the lcore up: nobody of it is woken any more.
     fn mute(&mut self, status: &LcoreStatus) {
         crate::error!(
-            "family={} event=muted reason=\"its eventfd blocks\"",
+            "family={} event=muted reason=\"its eventfd or pipe blocks\"",
             self.owner.0
         );
         status.counters.families_muted.raise();

@@ -71,25 +71,37 @@ impl Work<'_> {
         store_endpoint(local, &cell.fact.local_address, &cell.fact.local_port);
         cell.host.kind.store(kind::LISTENER, Ordering::Release);
         let waiting = self.shared.stack.waiting(listener);
-        Ok(self.share(object, &request, waiting))
+        Ok(self.share((object, cell), &request, waiting))
     }
 
     /// Has the other lcores listen as well.
     fn share(
         &mut self,
-        object: u32,
+        (object, cell): (u32, &ObjectCell),
         request: &ListenRequest,
         waiting: Option<Arc<Waiting>>,
     ) -> Answer {
         let (Some(peers), Some(waiting)) = (self.shared.peers.as_deref(), waiting) else {
             return Answer::Now;
         };
+        let generation = cell.host.generation.load(Ordering::Relaxed);
         peers.tell_others(|| Mail::Listen {
             owner: self.owner,
             object,
             request: *request,
             waiting: Arc::clone(&waiting),
         });
+        for (urgent, pipe) in self.summons.of(object) {
+            // It listened before: the others forgot it with its queue there.
+            peers.tell_others(|| Mail::Signals {
+                owner: self.owner,
+                object,
+                generation,
+                is_new: false,
+                urgent,
+                pipe: Some(Arc::clone(pipe)),
+            });
+        }
         if let Some(record) = self.records.at_mut(object) {
             record.waits += peers.others();
         }
@@ -126,6 +138,7 @@ impl Work<'_> {
         if let Some(Role::Listener(listener)) = role {
             self.end_queue(object, listener);
             *self.busy = self.busy.saturating_sub(1);
+            self.summons.forget(object);
             if let Some(record) = self.records.at_mut(object) {
                 *record = Record::default();
             }

@@ -7,6 +7,7 @@ use super::mailbox::Mail;
 use super::object::FAMILIES_MAX;
 use super::worker::Lcore;
 use crate::capture::{self, Closed, Recorder};
+use crate::stack::Owner;
 use crate::time::Instant;
 
 impl Lcore {
@@ -51,6 +52,9 @@ impl Lcore {
                 pipe,
             } => {
                 self.with(owner.0 as usize, |family, shared| {
+                    if family.is_muted() {
+                        return;
+                    }
                     let mut work = family.work(now, shared);
                     work.set_signals((object, generation), urgent, pipe);
                     if is_new {
@@ -98,10 +102,7 @@ impl Lcore {
                         .work(now, shared)
                         .listen_too(object, &request, waiting);
                 });
-                if let (None, Some(peers)) = (done, &self.peers) {
-                    // The family has ended here: nobody shall wait for us.
-                    peers.tell_first(Mail::Done { owner, object });
-                }
+                self.has_part(done, owner, object);
             }
             Mail::Options {
                 owner,
@@ -115,9 +116,10 @@ impl Lcore {
                 });
             }
             Mail::Unlisten { owner, object } => {
-                self.with(owner.0 as usize, |family, shared| {
+                let done = self.with(owner.0 as usize, |family, shared| {
                     family.work(now, shared).unlisten_too(object);
                 });
+                self.has_part(done, owner, object);
             }
             Mail::Done { owner, object } => {
                 self.with(owner.0 as usize, |family, shared| {
@@ -151,6 +153,13 @@ impl Lcore {
             Mail::Mtu { mtu } => self.stack.set_port_mtu(mtu),
             Mail::Neighbour => self.idle.share(),
             Mail::Stop => self.stopped = true,
+        }
+    }
+
+    /// Where the family has ended here, its part of a listener is `done` all the same: nobody shall wait for us.
+    fn has_part(&self, done: Option<()>, owner: Owner, object: u32) {
+        if let (None, Some(peers)) = (done, &self.peers) {
+            peers.tell_first(Mail::Done { owner, object });
         }
     }
 

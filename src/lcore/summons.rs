@@ -52,6 +52,14 @@ impl Summons {
         }
     }
 
+    /// Where the signals of `object` go, by whether they are of urgent data.
+    pub(super) fn of(&self, object: u32) -> impl Iterator<Item = (bool, &Arc<OwnedFd>)> {
+        let pipes = self.pipes.get(&object);
+        let both = pipes.map(|pipes| [(false, &pipes.io), (true, &pipes.urgent)]);
+        let known = both.into_iter().flatten();
+        known.filter_map(|(urgent, pipe)| Some((urgent, pipe.as_ref()?)))
+    }
+
     fn set(&mut self, object: u32, urgent: bool, pipe: Option<Arc<OwnedFd>>) {
         let pipes = self.pipes.entry(object).or_default();
         if urgent {
@@ -81,14 +89,17 @@ impl Summons {
     }
 }
 
-/// Writes a byte. A full pipe is emptied first: nobody else reads it.
+/// Writes a byte. Of a full pipe a part is read first: nobody else reads it. All of it could be without end: its program can write
+/// it as well.
 fn write(pipe: &OwnedFd, status: &LcoreStatus) -> bool {
     status.begin_write();
     let mut written = rustix::io::write(pipe, &[1]);
     if written == Err(Errno::AGAIN) {
-        let mut rest = [0; 4_096];
-        while rustix::io::read(pipe, &mut rest).is_ok_and(|count| count == rest.len()) {}
-        written = rustix::io::write(pipe, &[1]);
+        written = match rustix::io::read(pipe, &mut [0; 4_096]) {
+            Err(Errno::INTR) => Err(Errno::INTR),
+            // Nothing there means that there is room by now.
+            Ok(_) | Err(_) => rustix::io::write(pipe, &[1]),
+        };
     }
     status.end_write();
     written != Err(Errno::INTR)

@@ -105,7 +105,13 @@ impl Stack {
             return Err(Errno::NOBUFS);
         };
         let is_guest = !looped && !self.is_at_home(key);
-        if is_guest && !self.invite(key) {
+        let is_taken = if is_guest {
+            !self.invite(key)
+        } else {
+            // By a guest of another lcore's.
+            !looped && self.place.as_ref().is_some_and(|it| !it.receives(key))
+        };
+        if is_taken {
             self.table.remove(index);
             held.give_back(io.memory, backed);
             return Err(Errno::ADDRNOTAVAIL);
@@ -145,14 +151,14 @@ impl Stack {
     }
 
     /// Whether the replies of a connection come to this lcore by themselves.
-    fn is_at_home(&self, key: FlowKey) -> bool {
+    pub(crate) fn is_at_home(&self, key: FlowKey) -> bool {
         self.place
             .as_ref()
             .is_none_or(|place| place.is_at_home(key))
     }
 
     /// Has the replies of a connection sent here by whoever receives them. False when it is taken.
-    fn invite(&self, key: FlowKey) -> bool {
+    pub(crate) fn invite(&self, key: FlowKey) -> bool {
         let invited = self
             .place
             .as_ref()
@@ -172,7 +178,7 @@ impl Stack {
                 remote,
             };
             port == 0
-                || place.is_some_and(|place| !place.is_at_home(key))
+                || place.is_some_and(|place| !place.receives(key))
                 || listeners.is_port_used(port)
                 || table.lookup(key).is_some()
                 || time_wait.contains(key)

@@ -194,14 +194,28 @@ impl Stack {
                 rcv_nxt: rcv_nxt(hot, cold),
                 window: cold.meter.window,
                 source_mac: cold.mac,
+                is_guest: hot.flags.has(Flags::GUEST),
             };
+            // What comes again, and a SYN above all, is for the record.
+            hot.flags.clear(Flags::GUEST);
             let dropped = self.time_wait.dropped_full();
             self.time_wait.insert(io.now, rest);
             let dropped = self.time_wait.dropped_full() - dropped;
             self.counters.time_wait_dropped_full.add(dropped);
+            self.dismiss_rested();
         }
         self.counters.flows_time_wait.raise();
         self.end(io, index);
+    }
+
+    /// What was remembered of some guests is gone: their segments go where their hash leads.
+    pub(crate) fn dismiss_rested(&mut self) {
+        let over = self.time_wait.take_guests_over();
+        if let Some(place) = &self.place {
+            for key in over {
+                place.steering.dismiss(key);
+            }
+        }
     }
 
     /// Frees a flow: the ring goes back, then the lcore hears its last word about the id.

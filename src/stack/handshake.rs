@@ -111,7 +111,8 @@ pub(crate) fn shift_of(capacity: usize) -> u8 {
 /// Largest segment that this side sends and announces.
 pub(crate) fn segment_limit(mtu: usize, wanted: u16) -> u16 {
     let fits = u16::try_from(mtu.saturating_sub(40)).unwrap_or(u16::MAX);
-    if wanted == 0 { fits } else { fits.min(wanted) }
+    let limit = if wanted == 0 { fits } else { fits.min(wanted) };
+    limit.max(SEGMENT_MIN)
 }
 
 /// Lowers the peer's MSS option to `limit` and returns the segment size that results (RFC 9293 3.7.1).
@@ -124,11 +125,11 @@ pub(crate) fn clamp_peer_mss(bytes: &mut [u8], frame: &TcpFrame, limit: u16) -> 
         .mss
         .filter(|mss| *mss != 0)
         .unwrap_or(MSS_DEFAULT)
-        .max(MSS_MIN)
+        .max(SEGMENT_MIN)
         .min(limit)
 }
 
 /// RFC 9293 MUST-15.
 const MSS_DEFAULT: u16 = 536;
-/// smoltcp's lower limit, the same as Linux' `TCP_MIN_SND_MSS`.
-const MSS_MIN: u16 = 48;
+/// Smallest size of a segment, whoever asks for less: smoltcp's lower limit, the same as Linux' `TCP_MIN_SND_MSS`.
+pub const SEGMENT_MIN: u16 = 48;

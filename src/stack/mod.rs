@@ -59,6 +59,7 @@ mod watchdog;
 
 pub use api::*;
 pub use counters::StackCounters;
+pub use handshake::SEGMENT_MIN;
 pub use listener::Waiting;
 pub use stack::{Close, Stack};
 pub use urgent::UrgentMark;

@@ -383,6 +383,7 @@ impl Stack {
         let mut work = self
             .time_wait
             .expire(now, TIMER_BUDGET, |key| ports.leave(key));
+        self.dismiss_rested();
         work += self.sweep(now, io.memory);
         work += self.poll_neighbors(&mut io);
         let mut due = core::mem::take(&mut self.due);

@@ -23,7 +23,9 @@ impl Stack {
             && !frame.flags.contains(TcpFlags::ACK)
             && !frame.flags.contains(TcpFlags::RST);
         let mut old = None;
-        match self.time_wait.on_segment(io.now, frame) {
+        let verdict = self.time_wait.on_segment(io.now, frame);
+        self.dismiss_rested();
+        match verdict {
             Verdict::Unknown => {}
             Verdict::Ignore => return,
             Verdict::Over => {
@@ -118,6 +120,14 @@ impl Stack {
             return self.counters.syn_dropped_flow_table_full.raise();
         };
         let looped = self.is_looped(frame.key.remote);
+        // One that takes the place of a guest is a guest.
+        let is_guest = !looped && !self.is_at_home(frame.key);
+        if is_guest && !self.invite(frame.key) {
+            self.table.remove(index);
+            held.give_back(io.memory, backed);
+            // Somebody here connects with the same ends this very moment.
+            return self.counters.rx_segments_ignored.raise();
+        }
         let peer = *frame.key.remote.ip();
         let next_hop = self
             .routes
@@ -132,6 +142,9 @@ impl Stack {
             hot.track.edge = frame.seq.wrapping_add(1);
             if looped {
                 hot.flags.set(Flags::LOOPED);
+            }
+            if is_guest {
+                hot.flags.set(Flags::GUEST);
             }
             cold.listener = Some(id);
             cold.options = options;

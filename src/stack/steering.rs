@@ -137,6 +137,11 @@ impl Place {
     pub(crate) fn is_at_home(&self, key: FlowKey) -> bool {
         self.steering.by_hash(key) == self.lcore
     }
+
+    /// Whether segments of a connection come here now.
+    pub(crate) fn receives(&self, key: FlowKey) -> bool {
+        self.steering.lcore_of(key) == self.lcore
+    }
 }
 
 #[cfg(test)]

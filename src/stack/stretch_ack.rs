@@ -53,7 +53,10 @@ impl Stack {
         };
         let seq = rcv_nxt(hot, cold);
         let mut bytes = [0; ControlSegment::frame_bytes(None)];
-        while ahead(una, frame.ack) > segment {
+        for _ in 0..PIECES_MAX {
+            if ahead(una, frame.ack) <= segment {
+                break;
+            }
             una = una.wrapping_add(segment);
             let piece = ControlSegment::acknowledge(from_peer, seq, una, frame.window);
             if piece.emit(NOWHERE, Checksums::Port, &mut bytes).is_none() {
@@ -74,5 +77,7 @@ const NOWHERE: Link = Link {
     destination: [0; 6],
     vlan: None,
 };
+/// Pieces of one acknowledgement: more than a merged frame of 64 KiB is acknowledged in, and a bound on what a peer makes us do.
+const PIECES_MAX: usize = 64;
 /// Bytes of an IPv4 packet with a bare TCP header.
 const PACKET: usize = 40;

@@ -29,6 +29,8 @@ pub struct TimeWait {
     pub window: u16,
     /// The station that the peer's segments came from.
     pub source_mac: [u8; 6],
+    /// Its segments come to this lcore because it was a guest; see `steering`.
+    pub is_guest: bool,
 }
 
 /// What a segment for a connection in TIME-WAIT calls for.
@@ -77,6 +79,8 @@ pub struct TimeWaitTable {
     oldest: u32,
     youngest: u32,
     dropped_full: u64,
+    /// Guests of which nothing is remembered any more.
+    guests_over: Vec<FlowKey>,
 }
 
 impl TimeWaitTable {
@@ -96,6 +100,7 @@ impl TimeWaitTable {
             oldest: NONE,
             youngest: NONE,
             dropped_full: 0,
+            guests_over: Vec::new(),
         }
     }
 
@@ -127,6 +132,11 @@ impl TimeWaitTable {
     #[must_use]
     pub const fn dropped_full(&self) -> u64 {
         self.dropped_full
+    }
+
+    /// Guests of which nothing was remembered any more since the last call: their segments need not come here.
+    pub(crate) fn take_guests_over(&mut self) -> Vec<FlowKey> {
+        core::mem::take(&mut self.guests_over)
     }
 
     /// Enters a connection; one with the same key is replaced.
@@ -303,6 +313,9 @@ impl TimeWaitTable {
         let Some(node) = self.node(index).copied() else {
             return;
         };
+        if node.entry.is_guest {
+            self.guests_over.push(node.entry.key);
+        }
         let bucket = self.bucket(node.entry.key);
         let head = self.buckets.get(bucket).copied().unwrap_or(NONE);
         if head == index {

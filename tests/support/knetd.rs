@@ -279,10 +279,12 @@ pub(crate) fn hello_as(socket: &OwnedFd, conf: &Path, version: &str) -> Option<A
         conf.display()
     );
     let message = Message {
-        kind: Kind::Hello,
-        a: u32::try_from(size_of::<Header>()).unwrap(),
-        b: std::process::id(),
         text: &text,
+        ..Message::new(
+            Kind::Hello,
+            u32::try_from(size_of::<Header>()).unwrap(),
+            std::process::id(),
+        )
     };
     send(socket.as_fd(), &message, &[file.as_fd()]);
     receive(socket.as_fd())

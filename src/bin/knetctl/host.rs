@@ -142,10 +142,8 @@ pub(crate) fn begin_with(
     rustix::net::connect(&socket, &address).map_err(|error| say("no host listens", error))?;
     let text = query.to_string();
     let request = Message {
-        kind: Kind::Query,
-        a: 0,
-        b: 0,
         text: &text,
+        ..Message::new(Kind::Query, 0, 0)
     };
     let mut out = [0; HEAD_BYTES + TEXT_BYTES];
     let request = request.emit(&mut out).to_vec();

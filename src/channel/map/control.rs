@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::mm::Advice;
 
-use super::{Mapping, parts, sealed};
+use super::{Mapping, parts, sealed, sealed_size};
 use crate::channel::bitmap::Bitmap;
 use crate::channel::byte_ring::{Range, Span};
 use crate::channel::cell::{EpollCell, Header, ObjectCell, ProcCell, SlotCell, process};
@@ -61,7 +61,7 @@ impl Control {
     /// # Errors
     /// What memfd_create, ftruncate or mmap say: EMFILE, ENOMEM, EPERM.
     pub fn create(layout: Layout) -> Result<(Self, OwnedFd)> {
-        let fd = sealed("knet-control", layout.control_bytes())?;
+        let fd = sealed(c"knet-control", layout.control_bytes())?;
         let map = Mapping::new(fd.as_fd(), layout.control_bytes(), true)?;
         let places = Places::of(&layout);
         let control = Self {
@@ -95,9 +95,9 @@ impl Control {
     /// Maps control memory that the host has sent (program side).
     ///
     /// # Errors
-    /// EPROTO when the header is not ours or the size is not what it says, else what mmap says.
+    /// EPROTO when the header is not ours, or the size is not what it says or can change, else what mmap says.
     pub fn attach(fd: BorrowedFd<'_>) -> Result<Self> {
-        let size = u64::try_from(rustix::fs::fstat(fd)?.st_size).map_err(|_| Errno::PROTO)?;
+        let size = sealed_size(fd)?;
         let head = Mapping::new(fd, size.min(u64::from(header_size())), true)?;
         let header = head.cell::<Header>(0).ok_or(Errno::PROTO)?;
         let layout = Layout {

@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::{Mapping, parts, sealed};
+use super::{Mapping, parts, sealed, sealed_size};
 use crate::channel::byte_ring::{Range, Span};
 use crate::channel::layout::Layout;
 use crate::channel::sync::{AtomicU32, Ordering};
@@ -29,7 +29,7 @@ impl Receive {
     /// # Errors
     /// As [`super::Control::create`].
     pub fn create(layout: Layout) -> Result<(Self, OwnedFd)> {
-        let fd = sealed("knet-receive", layout.receive_bytes())?;
+        let fd = sealed(c"knet-receive", layout.receive_bytes())?;
         Ok((
             Self {
                 map: Mapping::new(fd.as_fd(), layout.receive_bytes(), true)?,
@@ -48,14 +48,13 @@ impl Receive {
     /// Maps receive memory that the host has sent (program side), read-only.
     ///
     /// # Errors
-    /// EPROTO when its size is not what `layout` says, else what mmap says.
+    /// EPROTO when its size is not what `layout` says or can change, else what mmap says.
     pub fn attach(fd: BorrowedFd<'_>, layout: Layout) -> Result<Self> {
-        let size = u64::try_from(rustix::fs::fstat(fd)?.st_size).map_err(|_| Errno::PROTO)?;
-        if size != layout.receive_bytes() {
+        if sealed_size(fd)? != layout.receive_bytes() {
             return Err(Errno::PROTO);
         }
         Ok(Self {
-            map: Mapping::new(fd, size, false)?,
+            map: Mapping::new(fd, layout.receive_bytes(), false)?,
             layout,
         })
     }

@@ -88,7 +88,7 @@ fn the_program_reads_what_the_host_lends_to_the_stack() {
 
 #[test]
 fn memory_that_is_not_ours_is_refused() {
-    let fd = sealed("other", 1 << 20).unwrap();
+    let fd = sealed(c"other", 1 << 20).unwrap();
     assert_eq!(Control::attach(fd.as_fd()).err(), Some(Errno::PROTO));
     let layout = Layout::for_flows(1, 4_096, 4_096);
     assert_eq!(
@@ -96,4 +96,38 @@ fn memory_that_is_not_ours_is_refused() {
         Some(Errno::PROTO)
     );
     assert!(rustix::fs::ftruncate(&fd, 0).is_err(), "sealed");
+}
+
+#[test]
+fn memory_whose_size_can_change_is_not_mapped() {
+    let layout = Layout::for_flows(1, 4_096, 4_096);
+    let (_host, fd) = Control::create(layout).unwrap();
+    let mut head = vec![0; 4_096];
+    rustix::io::pread(&fd, &mut head, 0).unwrap();
+    let forged = |bytes: u64| {
+        let fd = rustix::fs::memfd_create(c"forged", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&fd, bytes).unwrap();
+        fd
+    };
+    let control = forged(layout.control_bytes());
+    rustix::io::pwrite(&control, &head, 0).unwrap();
+    let receive = forged(layout.receive_bytes());
+    let refused = |seals: SealFlags| {
+        for fd in [&control, &receive] {
+            rustix::fs::fcntl_add_seals(fd, seals).unwrap();
+        }
+        assert_eq!(Control::attach(control.as_fd()).err(), Some(Errno::PROTO));
+        let receive = Receive::attach(receive.as_fd(), layout);
+        assert_eq!(receive.err(), Some(Errno::PROTO));
+    };
+    refused(SealFlags::empty());
+    refused(SealFlags::GROW);
+    for fd in [&control, &receive] {
+        rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK).unwrap();
+    }
+    Control::attach(control.as_fd()).unwrap();
+    Receive::attach(receive.as_fd(), layout).unwrap();
+    // A pipe has no seals at all.
+    let (pipe, _other) = rustix::pipe::pipe().unwrap();
+    assert_eq!(Control::attach(pipe.as_fd()).err(), Some(Errno::PROTO));
 }

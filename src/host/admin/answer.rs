@@ -88,10 +88,8 @@ impl Answer {
             return;
         }
         let message = Message {
-            kind,
-            a,
-            b: 0,
             text,
+            ..Message::new(kind, a, 0)
         };
         if let Err(errno) = self.send(&message) {
             crate::debug!("event=tool_gone errno={errno}");

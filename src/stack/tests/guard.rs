@@ -6,7 +6,7 @@ use super::config;
 use super::peer::{ACK, FIN, PEER_ISS, PEER_PORT, PSH, RST, SYN, Script, Segment};
 use crate::errno::Errno;
 use crate::stack::isn::isn;
-use crate::stack::{Change, Close, FlowOptions, FlowState, StackConfig};
+use crate::stack::{Change, Close, FlowOptions, FlowState, SEGMENT_MIN, StackConfig};
 
 const NEXT: u32 = PEER_ISS + 1;
 
@@ -303,6 +303,42 @@ fn segment_sizes_are_clamped_both_ways() {
         .map(|(_, heard)| heard.payload.len())
         .collect();
     assert_eq!(sizes, [500, 500], "the rest waits for Nagle");
+}
+
+#[test]
+fn one_acknowledgement_opens_the_window_by_a_bounded_number_of_segments() {
+    let mut script = Script::listening(FlowOptions {
+        max_segment: 1,
+        ..FlowOptions::default()
+    });
+    let (flow, iss) = script.open(PEER_PORT);
+    let segment = u32::from(script.host.facts(flow).mss);
+    assert_eq!(
+        segment,
+        u32::from(SEGMENT_MIN),
+        "what no program may ask for"
+    );
+    let window = |script: &Script| {
+        let table = &script.host.stack.table;
+        let index = table.resolve(flow).unwrap();
+        table.look(index).unwrap().0.engine.congestion_window()
+    };
+    let mut acked = iss + 1;
+    let mut grown = 0;
+    for _ in 0..12 {
+        let room = script.host.facts(flow).tx_room;
+        script.host.stack.send(script.now, flow, &vec![1; room]);
+        for (_, heard) in script.wait(Duration::from_millis(1)) {
+            acked += u32::try_from(heard.payload.len()).unwrap();
+        }
+        let before = window(&script);
+        for heard in script.burst(&[Segment::new(ACK, NEXT, acked)]) {
+            acked += u32::try_from(heard.payload.len()).unwrap();
+        }
+        grown = grown.max(window(&script) - before);
+    }
+    // All pieces, and the acknowledgement itself.
+    assert_eq!(grown, 65 * segment);
 }
 
 #[test]

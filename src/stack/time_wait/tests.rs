@@ -19,6 +19,7 @@ fn key(port: u16) -> FlowKey {
 
 fn entry(port: u16) -> TimeWait {
     TimeWait {
+        is_guest: false,
         key: key(port),
         snd_nxt: SND,
         rcv_nxt: RCV,

@@ -55,3 +55,19 @@ fn a_family_that_ends_with_a_listener_ends_at_every_lcore() {
     });
     assert_eq!(lab.server.sum("families_muted"), 0);
 }
+
+#[test]
+fn a_listener_ends_though_its_family_has_ended_at_another_lcore() {
+    let mut lab = Lab::new(2);
+    lab.server.mailboxes[1].post(Mail::Detach { owner: OWNER });
+    let mut ended = 0;
+    lab.until(5, |lab| {
+        ended += lab.server.statuses[1].take_ended().len();
+        ended == 1
+    });
+    let listener = lab.listen(8);
+    lab.server.program.close(listener);
+    lab.until(1, |lab| lab.server.program.is_free(listener));
+    lab.server.mailboxes[0].post(Mail::Detach { owner: OWNER });
+    lab.until(5, |lab| !lab.server.statuses[0].take_ended().is_empty());
+}

@@ -1,9 +1,13 @@
 //! A listener is one, at every lcore.
 
+use std::sync::Arc;
+
+use super::super::summons::{pipe, rung};
 use super::*;
 use crate::channel::accept_ring;
 use crate::channel::cell::{flag, option, shut};
 use crate::errno::Errno;
+use crate::lcore::Mail;
 use crate::stack::demux::FlowKey;
 
 #[test]
@@ -170,4 +174,62 @@ fn listeners_that_share_a_port_have_an_lcore_each() {
                 .all(|object| lab.server.lcore_of(*object) == lcore)
         );
     }
+}
+
+#[test]
+fn signals_of_a_listener_are_of_no_other_listener_at_its_index() {
+    let mut lab = Lab::new(2);
+    let listener = lab.listen(64);
+    let pipe = pipe();
+    let host = &lab.server.program.cell(listener).host;
+    let generation = host.generation.load(Ordering::Relaxed);
+    lab.server.say(|| Mail::Signals {
+        owner: OWNER,
+        object: listener,
+        generation,
+        is_new: false,
+        urgent: false,
+        pipe: Some(Arc::new(pipe.try_clone().unwrap())),
+    });
+    lab.turn();
+    lab.turn();
+    let signalled = |lab: &mut Lab, listener: u32| {
+        let before: Vec<_> = (0..2)
+            .map(|lcore| lab.server.count(lcore, "signals_sent"))
+            .collect();
+        let (out, into) = lab.connect(listener, 16);
+        for object in out {
+            lab.client.program.close(object);
+        }
+        for object in into {
+            lab.server.program.close(object);
+        }
+        let after = (0..2).map(|lcore| lab.server.count(lcore, "signals_sent"));
+        let more: Vec<_> = after
+            .zip(before)
+            .map(|(after, before)| after > before)
+            .collect();
+        (more, rung(&pipe) > 0)
+    };
+    assert_eq!(signalled(&mut lab, listener), (vec![true, true], true));
+    // It listens no more, and listens again: it is the same one.
+    let cell = lab.server.program.cell(listener);
+    cell.write.shut.store(shut::READ, Ordering::SeqCst);
+    lab.server.program.ring(listener);
+    lab.until(1, |lab| lab.server.program.kind(listener) == kind::FAILED);
+    cell_listens_again(&mut lab, listener);
+    assert_eq!(signalled(&mut lab, listener), (vec![true, true], true));
+    lab.server.program.close(listener);
+    lab.until(1, |lab| lab.server.program.is_free(listener));
+    rung(&pipe);
+    let again = lab.listen(64);
+    assert_eq!(again, listener);
+    assert_eq!(signalled(&mut lab, again), (vec![false, false], false));
+}
+
+fn cell_listens_again(lab: &mut Lab, listener: u32) {
+    let cell = lab.server.program.cell(listener);
+    cell.write.shut.store(0, Ordering::SeqCst);
+    lab.server.program.listen(listener, ENDPOINT, 64);
+    lab.until(1, |lab| lab.server.program.answer(listener) == Some(0));
 }
