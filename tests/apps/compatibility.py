@@ -104,6 +104,24 @@ CASE = re.compile(r"^(?:CASE|CASE_FOR|WIRE|WIRE_ONCE)\((\w+)")
 FUNCTION = re.compile(r"^(?:static|SOME|__attribute__).*?\b(\w+)\([^;]*$")
 
 
+INCLUDE = re.compile(r'^#include "(\w+\.h)"', re.M)
+
+
+def sources(folder, name):
+    """A C file and the headers of the folder that it includes, each behind those that it needs."""
+    found = []
+
+    def visit(part):
+        with open(os.path.join(folder, part), encoding="utf-8") as file:
+            for header in INCLUDE.findall(file.read()):
+                if header not in found and os.path.exists(os.path.join(folder, header)):
+                    visit(header)
+        found.append(part)
+
+    visit(name)
+    return found
+
+
 def programs():
     """{call: cases of the C programs that reach it, also through their helpers}, and how many cases there are."""
     folder = script.FOLDER
@@ -112,7 +130,7 @@ def programs():
         if not name.endswith(".c"):
             continue
         bodies, cases = {}, []
-        for part in ("net.h", "peer.h", "events.h", "case.h", name):
+        for part in sources(folder, name):
             current = None
             with open(os.path.join(folder, part), encoding="utf-8") as file:
                 for line in file:

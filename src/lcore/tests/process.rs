@@ -168,7 +168,7 @@ fn a_family_is_given_up_but_for_what_the_peer_has_whole() {
     lab.server.program.send(whole_into, b"all of it");
     // More than the peer's window takes.
     let mut sent = 0;
-    while let more @ 1.. = lab.server.program.send(part_into, &[3; 100_000]) {
+    while let more @ 1.. = lab.server.program.send(part_into, &vec![3; 100_000]) {
         sent += more;
         lab.turns(20);
     }

@@ -130,10 +130,10 @@ fn the_time_out_that_is_told_is_the_one_after_which_a_segment_leaves_again() {
     let mut seen = Vec::new();
     while seen.len() < 5 {
         let heard = script.wait(Duration::from_millis(1));
-        let again = heard
+        let mut again = heard
             .iter()
             .filter(|(at, _)| at.since(left) > Duration::from_millis(500));
-        if let Some((at, _)) = again.last() {
+        if let Some((at, _)) = again.next_back() {
             seen.push((at.since(left), told));
             (left, told) = (*at, view(&script).rto);
         }

@@ -36,7 +36,7 @@ fn options(keepalive: bool) -> FlowOptions {
 fn fall_silent(seed: u64, gone: Gone) -> (Pair, FlowId) {
     let mut random = Seeded::new(seed);
     let mut pair = Pair::with(super::config(1), super::config(2), seed);
-    pair.a.listen_with(80, 8, options(seed % 2 == 0));
+    pair.a.listen_with(80, 8, options(seed.is_multiple_of(2)));
     let (flow, peer) = pair.join();
     pair.faults.loss = random.below(4) * 500;
     pair.faults.reorder = random.below(3) * 500;
