@@ -233,7 +233,7 @@ knet_keep_what_is_there() {
 }
 
 knet_install() {
-	local missing line apt dnf package packages=() log left_out=
+	local missing line apt dnf package packages=() left_out=
 	missing=$(knet_missing "$@" | sort -u)
 	[ -n "$missing" ] || return 0
 	knet_installer=$(basename "$(command -v apt-get || command -v dnf)")
@@ -245,6 +245,7 @@ knet_install() {
 		knet_say "run as root to install: $(echo "$missing" | cut -d'|' -f1 | tr -s ' \n' ' ')"
 		return 1
 	fi
+	# Not local: the trap runs when this function is over.
 	log=$(mktemp) || return 1
 	trap 'rm -f "$log"; knet_policy_off' EXIT
 	trap 'exit 130' INT TERM HUP

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The scripts of the README: what is installed where there is dnf, the demo's output, and what is left when it is stopped."""
 
+import contextlib
 import json
 import os
 import re
@@ -134,6 +135,26 @@ def apt_removes_nothing(machine):
     assert "--no-remove" in done and "valgrind" in done and not {"gdb", "strace"} & set(done), done
     # What needs them is skipped, and the rest goes on.
     assert result.returncode == 0, result.stdout
+    return None
+
+
+def services_may_start_again_after_an_installation(machine):
+    """Also in a shell that ends at unset variables, as scripts/test.sh is one."""
+    if os.geteuid() != 0:
+        return "needs root: services are kept from starting by a file of the system"
+    before = policy()
+    for command in (["bash", DEPS, "test"], ["bash", "-euc", f". {DEPS} test; echo done"]):
+        result = subprocess.run(command, env=machine.apt({}), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        assert "still missing after" in result.stdout, result.stdout
+        assert "unbound" not in result.stdout, result.stdout
+        assert policy() == before, policy()
+    return None
+
+
+def policy():
+    """What says whether services are started when their packages come."""
+    with contextlib.suppress(FileNotFoundError), open("/usr/sbin/policy-rc.d", encoding="utf-8") as file:
+        return file.read()
     return None
 
 
@@ -276,7 +297,8 @@ def the_demo_leaves_nothing_when_it_is_stopped(_machine):
 
 CASES = [
     every_need_has_a_package_of_dnf, dnf_is_asked_for_what_is_missing, a_package_that_dnf_does_not_know_is_one_line,
-    a_cargo_that_is_too_old_is_one_line, apt_removes_nothing, without_root, the_folders_of_the_dead_go_and_those_of_the_living_stay,
+    a_cargo_that_is_too_old_is_one_line, apt_removes_nothing, services_may_start_again_after_an_installation, without_root,
+    the_folders_of_the_dead_go_and_those_of_the_living_stay,
     a_killed_runner_s_lab_is_taken_down_by_the_next, the_demo_prints_its_table_and_writes_it,
     the_demo_leaves_nothing_when_it_is_stopped,
 ]
