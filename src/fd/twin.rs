@@ -128,7 +128,7 @@ pub fn stop_listening(fd: i32) {
 }
 
 /// Whether the kernel owns `address`: a packet to it would not leave this machine. An answer holds for a moment
-/// ([`ANSWER_MS`]), so that connections behind each other ask once.
+/// (`ANSWER_MS`), so that connections behind each other ask once.
 #[must_use]
 pub fn is_kernels_own(address: Ipv4Addr) -> bool {
     if address.is_loopback() || address.is_unspecified() {

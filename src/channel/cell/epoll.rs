@@ -85,7 +85,7 @@ pub mod herald {
 pub struct EpollCell {
     /// Slots that sleep in epoll_wait on it.
     pub slots: Mask,
-    /// 0 = free; else how many processes hold it (kept exact by [`ProcCell::epolls`]).
+    /// 0 = free; else how many processes hold it (kept exact by `ProcCell::epolls`).
     pub used: AtomicU32,
     /// Raised when it is freed.
     pub generation: AtomicU32,
