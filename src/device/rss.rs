@@ -67,6 +67,41 @@ fn window(key: &[u8; KEY_BYTES], at: usize) -> u32 {
     u32::try_from(bits >> (8 - at % 8) & 0xffff_ffff).unwrap_or(0)
 }
 
+/// A random key under which ports that follow each other, as the ports of one client do, lead to different queues. The hash is linear:
+/// under one key in sixteen, sixteen ports in a row lead to one of two queues. `draw` gives random bytes.
+///
+/// # Errors
+/// What `draw` says.
+pub fn spreading_key<E>(
+    mut draw: impl FnMut() -> Result<[u8; KEY_BYTES], E>,
+) -> Result<[u8; KEY_BYTES], E> {
+    let mut key = draw()?;
+    for _ in 0..DRAWS {
+        if spreads(&key) {
+            break;
+        }
+        key = draw()?;
+    }
+    Ok(key)
+}
+
+/// About one key in a hundred will do.
+const DRAWS: u32 = 10_000;
+
+/// Whether eight ports that are 1, 2 or 4 apart lead to eight queues, at either end.
+fn spreads(key: &[u8; KEY_BYTES]) -> bool {
+    LOWEST_BITS.iter().all(|lowest| {
+        (0..3).all(|step| {
+            let [a, b, c] = [0, 1, 2].map(|bit| window(key, lowest - step - bit) & 7);
+            // No sum of some of them is nothing.
+            ![a, b, c, a ^ b, a ^ c, b ^ c, a ^ b ^ c].contains(&0)
+        })
+    })
+}
+
+/// Where the lowest bit of each port lies in what is hashed.
+const LOWEST_BITS: [usize; 2] = [79, 95];
+
 /// The queue that a hash leads to, by an indirection table of `entries` entries (a power of two).
 #[must_use]
 pub const fn queue_of(hash: u32, entries: u32, queues: u32) -> u32 {
@@ -178,6 +213,28 @@ mod tests {
                     (even * 8 / 10..=even * 12 / 10).contains(&count),
                     "{count} of {even}"
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn ports_that_follow_each_other_lead_to_all_queues() {
+        let mut random = crate::seeded::Seeded::new(1);
+        for _ in 0..20 {
+            let draw = || Ok::<_, ()>([(); KEY_BYTES].map(|()| random.byte()));
+            let hash = Toeplitz::new(&spreading_key(draw).unwrap());
+            for (queues, step) in [(2, 1), (4, 1), (8, 1), (2, 2), (4, 2), (8, 2), (8, 4)] {
+                let mut counts = vec![0; queues as usize];
+                for number in 0..8 {
+                    // As many as differ in three bits only.
+                    let near = SocketAddrV4::new([10, 0, 0, 2].into(), 40_000 + number * step);
+                    let far = SocketAddrV4::new([10, 0, 0, 1].into(), 80);
+                    for hash in [hash.hash(near, far), hash.hash(far, near)] {
+                        counts[queue_of(hash, TABLE_ENTRIES, queues) as usize] += 1;
+                    }
+                }
+                let even = 16 / queues;
+                assert!(counts.iter().all(|&count| count == even), "{counts:?}");
             }
         }
     }

@@ -18,7 +18,7 @@ use super::server::{Inside, timespec};
 use crate::channel::layout::LCORES_MAX;
 use crate::config::{self, Config, Idle};
 use crate::device::frame::LINK_HEADER_BYTES;
-use crate::device::rss::{KEY_BYTES, TABLE_ENTRIES};
+use crate::device::rss::{KEY_BYTES, TABLE_ENTRIES, spreading_key};
 use crate::device::{Device, PortStats, QueuePair, shared_queue};
 use crate::ffi::descriptor;
 use crate::gpu::Pipeline;
@@ -120,7 +120,7 @@ pub(super) fn start(asked: &Wanted<'_>, lcores: &Lcores) -> Result<Running, Stri
     };
     let spread = Spread {
         lcores: lcores.count() as usize,
-        key: random()?,
+        key: spreading_key(random)?,
     };
     let plugin = asked.inside.map(|inside| &inside.plugin);
     let mut device = open::device(config, cpu, plugin, &spread)?;
