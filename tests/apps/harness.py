@@ -156,10 +156,11 @@ class Lab:
         return ["env", f"LD_PRELOAD={os.path.join(built, 'libknet_frame.so')}"]
 
     def client(self, *arguments, seconds=60, check=True):
-        return subprocess.run(
-            self.command("client", *arguments), check=check, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, timeout=seconds,
-        ).stdout
+        done = subprocess.run(
+            self.command("client", *arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds,
+        )
+        assert not check or done.returncode == 0, f"{arguments[0]} ended with {done.returncode}: {done.stdout[-2000:]}"
+        return done.stdout
 
     def shimmed(self, *arguments, seconds=60, check=True):
         """Runs a command at the server's end, under the shim, to its end; what it wrote."""
