@@ -37,6 +37,7 @@ impl Control {
                 large_ring_bytes: zero(),
                 host_pid: zero(),
                 host_state: zero(),
+                processes: zero(),
                 lcores: zero(),
                 lcores_asleep: Default::default(),
                 kicks: KickLine::default(),

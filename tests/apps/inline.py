@@ -384,16 +384,18 @@ s.close()
 """
 
 
-def perform(inline, family, case):
-    """A case of tests/conformance by a program with the stack inside: its status, and what it said."""
-    program = os.path.join(inline.lab.work, family)
-    source = os.path.join(ROOT, "tests", "conformance", f"{family}.c")
-    subprocess.run(["gcc", "-O1", "-o", program, source, "-pthread"], check=True)
-    process = inline.lab.start("server", program, "both", SERVER, str(PORT), case, log=case)
+def perform(family, case):
+    """A case of tests/conformance by a program with the stack inside: its status, and what it said. In a lab of its own, since a
+    program finds the private host that the child of another one has started."""
+    lab = Lab(progress="inline")
     try:
+        program = os.path.join(lab.work, family)
+        source = os.path.join(ROOT, "tests", "conformance", f"{family}.c")
+        subprocess.run(["gcc", "-O1", "-o", program, source, "-pthread"], check=True)
+        process = lab.start("server", program, "both", SERVER, str(PORT), case, log=case)
         return process.wait(40), log_of(process)
     finally:
-        inline.lab.end(process)
+        lab.close()
 
 
 FROM_A_PORT = r"""
@@ -430,15 +432,15 @@ def a_client_that_was_killed_connects_at_once_from_its_port(inline):
         lab.close()
 
 
-def an_exit_handler_joins_threads_that_wait(inline):
+def an_exit_handler_joins_threads_that_wait(_):
     """The stack ends first: threads that wait for the kernel's descriptors, or with a time-out, still come back from their waits."""
-    status, said = perform(inline, "threads", "an_exit_handler_joins_threads_that_wait")
+    status, said = perform("threads", "an_exit_handler_joins_threads_that_wait")
     assert status == 0, said
 
 
-def a_file_size_limit_ends_no_program(inline):
+def a_file_size_limit_ends_no_program(_):
     """The stack's memory would be a file behind the limit: the program goes on with the kernel, which has no such address."""
-    _, said = perform(inline, "executing", "a_small_file_size_limit_ends_nobody")
+    _, said = perform("executing", "a_small_file_size_limit_ends_nobody")
     assert "errno 27; kernel sockets are used" in said and "EADDRNOTAVAIL" in said, said
 
 

@@ -156,9 +156,11 @@ class Mixed(Redis):
                 peer.settimeout(10)
                 peer.connect(path)
                 peer.recv(1 << 16)
-                while not over.wait(TELEMETRY_S):
+                while True:
                     peer.send(b"/knet/stack/tcp_stat")
                     answers.append(peer.recv(1 << 16))
+                    if over.wait(TELEMETRY_S):
+                        break
 
         thread = threading.Thread(target=ask)
         thread.start()
