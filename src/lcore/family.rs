@@ -4,11 +4,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::counters::LcoreCounters;
-use super::held::Held;
 use super::latency::Latency;
 use super::memory::Memory;
 use super::object::{Record, Role};
-use super::offers::Offers;
+use super::patience::Patience;
 use super::peers::Peers;
 use super::segments::Segments;
 use super::status::LcoreStatus;
@@ -79,8 +78,8 @@ pub(super) struct Shared<'a> {
     pub(super) tx: &'a mut (dyn TxQueue + 'static),
     pub(super) counters: &'a LcoreCounters,
     pub(super) latency: &'a mut Latency,
-    pub(super) held: &'a mut Held,
-    pub(super) offers: &'a mut Offers,
+    pub(super) held: &'a mut Patience,
+    pub(super) offers: &'a mut Patience,
     /// What looks at payload, if anything does.
     pub(super) stage: Option<&'a mut StreamStage>,
     /// `net.core.somaxconn`.

@@ -2,34 +2,15 @@
 //! or for 200 ms at most. They wait in the transmit ring, where they were written.
 
 use core::time::Duration;
-use std::collections::VecDeque;
 
 use super::family::Work;
 use super::object::{Role, Token};
 use crate::channel::cell::{ObjectCell, shut};
 use crate::channel::sync::Ordering;
 use crate::id::FlowId;
-use crate::time::Instant;
 
 /// How long bytes are held back at most.
-const HELD_FOR: Duration = Duration::from_millis(200);
-
-/// Objects with bytes that are held back, the oldest first: all wait equally long.
-#[derive(Debug, Default)]
-pub(super) struct Held(VecDeque<(Instant, Token)>);
-
-impl Held {
-    /// When the first one's time is over.
-    pub(super) fn next_due(&self) -> Option<Instant> {
-        self.0.front().map(|(due, _)| *due)
-    }
-
-    /// Takes one whose time is over.
-    pub(super) fn pop(&mut self, now: Instant) -> Option<Token> {
-        self.next_due().filter(|due| *due <= now)?;
-        self.0.pop_front().map(|(_, token)| token)
-    }
-}
+pub(super) const HELD_FOR: Duration = Duration::from_millis(200);
 
 impl Work<'_> {
     /// How many of `len` bytes from stream position `head` on may go to the stack now, although something is held back.
@@ -66,13 +47,11 @@ impl Work<'_> {
             return;
         }
         if record.held_until.is_none() {
-            let due = self.now + HELD_FOR;
-            record.held_until = Some(due);
             let token = Token {
                 owner: self.owner,
                 object,
             };
-            self.shared.held.0.push_back((due, token));
+            record.held_until = Some(self.shared.held.begin(self.now, token));
         }
     }
 

@@ -40,6 +40,7 @@ mod mailbox;
 mod memory;
 mod object;
 mod offers;
+mod patience;
 mod payload;
 mod peers;
 mod post;

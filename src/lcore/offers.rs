@@ -2,34 +2,15 @@
 //! that one has not run, he was stopped, and all are told: Linux takes a stopped sleeper off its list, here nobody sees it stop.
 
 use core::time::Duration;
-use std::collections::VecDeque;
 
 use super::family::Work;
 use super::object::Token;
 use crate::channel::accept_ring;
 use crate::channel::sync::Ordering;
 use crate::readiness;
-use crate::time::Instant;
 
 /// How long the one who was told has it for himself: longer than a thread that can run waits for its turn, as a rule.
-const PATIENCE: Duration = Duration::from_millis(5);
-
-/// Listeners with connections that somebody was told of, the oldest first: all wait equally long.
-#[derive(Debug, Default)]
-pub(super) struct Offers(VecDeque<(Instant, Token)>);
-
-impl Offers {
-    /// When the first one's time is over.
-    pub(super) fn next_due(&self) -> Option<Instant> {
-        self.0.front().map(|(due, _)| *due)
-    }
-
-    /// Takes one whose time is over.
-    pub(super) fn pop(&mut self, now: Instant) -> Option<Token> {
-        self.next_due().filter(|due| *due <= now)?;
-        self.0.pop_front().map(|(_, token)| token)
-    }
-}
+pub(super) const OFFERED_FOR: Duration = Duration::from_millis(5);
 
 impl Work<'_> {
     /// Notes that somebody was told of a connection of `listener`, if it is one that tells one at a time.
@@ -45,7 +26,7 @@ impl Work<'_> {
                 owner: self.owner,
                 object: listener,
             };
-            self.shared.offers.0.push_back((self.now + PATIENCE, token));
+            self.shared.offers.begin(self.now, token);
         }
     }
 

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use super::clock::Clock;
 use super::family::{Family, Shared};
-use super::held::Held;
+use super::held::HELD_FOR;
 use super::idle::{Idle, IdleConfig, Next};
 use super::latency::Latency;
 use super::mailbox::{Mail, Mailbox};
 use super::memory::Memory;
 use super::object::Token;
-use super::offers::Offers;
+use super::offers::OFFERED_FOR;
+use super::patience::Patience;
 use super::payload::packet::{JudgedTx, SharedSent, lock, passes};
 use super::peers::{Peers, Taker};
 use super::status::LcoreStatus;
@@ -86,8 +87,10 @@ pub struct Lcore {
     pub(super) latency: Latency,
     /// Connections that somebody watches; empty nearly always.
     pub(super) watches: Vec<Watch>,
-    pub(super) held: Held,
-    pub(super) offers: Offers,
+    /// Objects with bytes that are held back.
+    pub(super) held: Patience,
+    /// Listeners with connections that somebody was told of.
+    pub(super) offers: Patience,
     pub(super) idle: Idle,
     pub(super) somaxconn: u32,
     pub(super) stopped: bool,
@@ -140,8 +143,8 @@ impl Lcore {
             clock: Clock::new(config.now),
             latency: Latency::default(),
             watches: Vec::new(),
-            held: Held::default(),
-            offers: Offers::default(),
+            held: Patience::new(HELD_FOR),
+            offers: Patience::new(OFFERED_FOR),
             idle: Idle::new(config.idle, config.shares_cpu, config.now),
             somaxconn: config.somaxconn,
             stopped: false,
