@@ -2,12 +2,14 @@
 //! kept from chunk to chunk, so no byte is looked at twice and none is held back.
 
 mod rules;
+mod skip;
 mod tables;
 
 use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::{Anchored, MatchError, StartKind, dfa, nfa};
 
 pub(super) use self::rules::{Rules, parse};
+use self::skip::{Skip, Worth};
 use self::tables::Tables;
 use super::chunk::Chunk;
 use super::kernel::{Finding, KernelState, PayloadKernel};
@@ -26,6 +28,8 @@ pub(super) struct Pattern {
 struct Machine {
     form: Form,
     numbers: Vec<u32>,
+    /// What may be passed where nothing begins.
+    skip: Option<Skip>,
     /// There is a GPU's automaton too, and states are kept by its numbers.
     names: Option<Names>,
 }
@@ -46,8 +50,8 @@ enum Form {
     Compact(nfa::contiguous::NFA),
 }
 
-/// Bytes of patterns up to which the automaton is a table: at most about 4 MiB of it.
-const TABLE_BYTES_MAX: usize = 16 << 10;
+/// Bytes up to which the automaton is a table: what a second-level cache holds beside all else.
+const TABLE_BYTES_MAX: usize = 1 << 20;
 
 impl Pattern {
     /// Builds the automata of `rules`.
@@ -87,8 +91,7 @@ impl Machine {
         if patterns.is_empty() {
             return Ok(None);
         }
-        let bytes: usize = patterns.iter().map(|pattern| pattern.len()).sum();
-        let form = if bytes <= TABLE_BYTES_MAX {
+        let form = if table_bytes(&patterns) <= TABLE_BYTES_MAX {
             dfa::Builder::new()
                 .start_kind(StartKind::Unanchored)
                 .ascii_case_insensitive(any_case)
@@ -104,6 +107,7 @@ impl Machine {
         Ok(Some(Self {
             form,
             numbers,
+            skip: Skip::new(&patterns, any_case),
             names: None,
         }))
     }
@@ -111,9 +115,11 @@ impl Machine {
     /// Goes on from `state`, 0 at the beginning; returns the number of the first pattern found and how often one was.
     fn run(&self, bytes: &[u8], state: &mut u64) -> Result<(Option<u32>, u64), MatchError> {
         let names = self.names.as_ref();
+        // A GPU goes on from the very state that every byte leads to.
+        let skip = self.skip.as_ref().filter(|_| names.is_none());
         let (first, count) = match &self.form {
-            Form::Table(machine) => walk(machine, names, bytes, state)?,
-            Form::Compact(machine) => walk(machine, names, bytes, state)?,
+            Form::Table(machine) => walk(machine, names, skip, bytes, state)?,
+            Form::Compact(machine) => walk(machine, names, skip, bytes, state)?,
         };
         Ok((first.and_then(|at| self.numbers.get(at).copied()), count))
     }
@@ -153,10 +159,30 @@ impl Names {
     }
 }
 
+/// Bytes of a table of these patterns, by the beginnings that they have in common and the bytes that they are made of.
+fn table_bytes(patterns: &[&[u8]]) -> usize {
+    let mut sorted = patterns.to_vec();
+    sorted.sort_unstable();
+    let (mut states, mut before, mut classes) = (1, [].as_slice(), [false; 256]);
+    for pattern in sorted {
+        let common = pattern.iter().zip(before).take_while(|(a, b)| a == b);
+        states += pattern.len() - common.count();
+        before = pattern;
+        for byte in pattern {
+            if let Some(class) = classes.get_mut(usize::from(*byte)) {
+                *class = true;
+            }
+        }
+    }
+    let classes = classes.iter().filter(|used| **used).count() + 1;
+    states * classes.next_power_of_two() * size_of::<u32>()
+}
+
 /// Walks `machine` over `bytes`. `state` is a GPU's, or one more than the automaton's, so that 0 is the beginning.
 fn walk<M: Automaton>(
     machine: &M,
     names: Option<&Names>,
+    skip: Option<&Skip>,
     bytes: &[u8],
     state: &mut u64,
 ) -> Result<(Option<usize>, u64), MatchError> {
@@ -170,16 +196,36 @@ fn walk<M: Automaton>(
             .and_then(|kept| usize::try_from(kept).ok())
             .and_then(|kept| StateID::new(kept).ok()),
     };
-    let mut at = match kept {
-        Some(at) => at,
-        None => machine.start_state(Anchored::No)?,
-    };
+    let start = machine.start_state(Anchored::No)?;
+    let mut at = kept.unwrap_or(start);
     let (mut first, mut count) = (None, 0);
-    for byte in bytes {
-        at = machine.next_state(Anchored::No, at, *byte);
-        if machine.is_special(at) && machine.is_match(at) {
-            count += 1;
-            first = first.or_else(|| Some(machine.match_pattern(at, 0).as_usize()));
+    let (mut done, mut worth) = (0, Worth::new());
+    loop {
+        if let Some(skip) = skip
+            && at == start
+            && worth.asks()
+        {
+            let next = skip.next(bytes, done);
+            worth.note(next - done);
+            done = next;
+        }
+        let asks = skip.is_some() && worth.asks();
+        let rest = bytes.get(done..).unwrap_or_default();
+        let mut passed = 0;
+        for byte in rest {
+            at = machine.next_state(Anchored::No, at, *byte);
+            passed += 1;
+            if machine.is_special(at) && machine.is_match(at) {
+                count += 1;
+                first = first.or_else(|| Some(machine.match_pattern(at, 0).as_usize()));
+            }
+            if asks && at == start {
+                break;
+            }
+        }
+        done += passed;
+        if done >= bytes.len() {
+            break;
         }
     }
     *state = match names {
@@ -310,6 +356,47 @@ mod tests {
             assert_eq!(feed(&mut small, &[text.as_bytes()]), found);
         }
         assert_eq!(feed(&mut large, &[b"p0000000"]), [None]);
+    }
+
+    /// What `kernel` finds in `text` cut at `cuts`, with and without passing anything.
+    fn both(kernel: &mut Pattern, text: &[u8], cuts: &[usize]) -> [(Option<u32>, u64); 2] {
+        let machine = kernel.exact.as_mut().unwrap();
+        let kept = machine.skip.take();
+        [None, kept].map(|skip| {
+            machine.skip = skip;
+            let (mut state, mut all, mut from) = (0, (None, 0), 0);
+            for to in cuts.iter().copied().chain([text.len()]) {
+                let (first, count) = machine.run(&text[from..to], &mut state).unwrap();
+                all = (all.0.or(first), all.1 + count);
+                from = to;
+            }
+            all
+        })
+    }
+
+    #[test]
+    fn what_is_passed_holds_no_match() {
+        let mut word = 99_u64;
+        let mut random = move |below: usize| {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            usize::try_from(word >> 33).unwrap() % below
+        };
+        let patterns = ["aabab", "abbabb", "bbbbbb", "babaab", "aabaabb"];
+        let mut kernel = kernel(&patterns.join("\n"));
+        assert!(kernel.exact.as_ref().unwrap().skip.is_some());
+        let mut found = 0;
+        for _ in 0..300 {
+            // Two letters and a rare third: many near matches, some matches.
+            let text: Vec<u8> = (0..random(200))
+                .map(|_| [b'a', b'b', b'a', b'b', b'c'][random(5)])
+                .collect();
+            let mut cuts: Vec<usize> = (0..random(4)).map(|_| random(text.len() + 1)).collect();
+            cuts.sort_unstable();
+            let [plain, passing] = both(&mut kernel, &text, &cuts);
+            assert_eq!(plain, passing, "{text:?} cut at {cuts:?}");
+            found += plain.1;
+        }
+        assert!(found > 100, "{found}");
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub(crate) struct Meter {
     pub(crate) shift: u8,
     /// Window field sent last.
     pub(crate) window: u16,
-    /// The right edge that smoltcp believes to have advertised; the clamp may have held it back.
+    /// The right edge that smoltcp is sure to take; the clamp may have held it back.
     pub(crate) believed: u32,
     /// The peer's window field of its last segment, and its scale.
     pub(crate) peer_window: u16,
@@ -104,8 +104,20 @@ impl Meter {
         self.backed < self.capacity
     }
 
+    /// What of smoltcp's window field may be advertised. smoltcp takes what lies below the edge of its *last* window field, and each of
+    /// them is rounded down from another acknowledgement: the edge wobbles by less than one unit of the scale. One unit less is
+    /// below all of them, so that what a peer was once offered is always taken. Else a peer that fills a window loses its last bytes.
+    const fn steady(&self, window: u16) -> u16 {
+        if self.shift == 0 {
+            window
+        } else {
+            window.saturating_sub(1)
+        }
+    }
+
     /// The window field that may be advertised with `ack`, at most `wanted`.
     pub(crate) fn window_for(&self, track: &Track, ack: u32, wanted: u16) -> u16 {
+        let wanted = self.steady(wanted);
         if !self.is_clamped() {
             return wanted;
         }
@@ -156,7 +168,12 @@ impl Meter {
         if sent.flags & ACK != 0 {
             let shift = if syn { 0 } else { self.shift };
             self.advertise(track, sent.ack.wrapping_add(u32::from(window) << shift));
-            let believed = sent.ack.wrapping_add(u32::from(sent.window) << shift);
+            let offered = if syn {
+                sent.window
+            } else {
+                self.steady(sent.window)
+            };
+            let believed = sent.ack.wrapping_add(u32::from(offered) << shift);
             if self.segments == 1 || distance(self.believed, believed) > 0 {
                 self.believed = believed;
             }

@@ -303,3 +303,36 @@ fn an_acknowledgement_waits_40_ms_for_an_answer_and_not_again() {
     let next = script.ask(&Segment::new(ACK | PSH, NEXT + 8, iss + 5).carrying(b"note"));
     assert_eq!(next.tcp.ack, NEXT + 12);
 }
+
+#[test]
+fn everything_below_an_advertised_edge_is_taken_whatever_was_acknowledged_since() {
+    for odd in 1..=9_u32 {
+        let mut script = Script::listening(ring(256 << 10));
+        let (flow, iss) = script.open(PEER_PORT);
+        let shift = shift_of(256 << 10);
+        let (mut at, mut edge) = (0, 4096);
+        let mut send = |script: &mut Script, at: &mut u32, bytes: u32| {
+            let payload = vec![7; bytes as usize];
+            let heard = script.burst(&[Segment::new(ACK, NEXT + *at, iss + 1).carrying(&payload)]);
+            *at += bytes;
+            for one in heard {
+                edge = edge.max(one.tcp.ack - NEXT + (u32::from(one.tcp.window) << shift));
+            }
+            edge
+        };
+        while at < 400_000 {
+            send(&mut script, &mut at, 1000 + odd);
+            script
+                .host
+                .read(script.now, flow, u64::from(at - 1000 - odd));
+        }
+        // Nothing is read any more: the peer fills what it was ever offered.
+        let mut left = send(&mut script, &mut at, odd) - at;
+        assert!(left > 200_000, "{left}");
+        while left > 0 {
+            left = send(&mut script, &mut at, left.min(1400 - odd)) - at;
+        }
+        let heard = script.ask(&Segment::new(ACK, NEXT + at, iss + 1).carrying(&[8]));
+        assert_eq!(heard.tcp.ack, NEXT + at, "{odd}");
+    }
+}
