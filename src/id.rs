@@ -42,6 +42,28 @@ pub struct FlowId {
     pub generation: u32,
 }
 
+/// Hashes ids, which we give out ourselves, so that nobody can choose ones that meet: one multiplication instead of a keyed hash.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spread(u64);
+
+impl core::hash::Hasher for Spread {
+    fn write_u32(&mut self, word: u32) {
+        self.0 = self.0.rotate_left(32) ^ u64::from(word);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        // The upper half of the product is the well mixed one; a table looks at both ends.
+        let mixed = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^ mixed >> 32
+    }
+}
+
 /// A listener of one lcore: an index and the generation that tells reuse.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ListenerId {

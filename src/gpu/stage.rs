@@ -7,6 +7,7 @@ pub use self::aloft::{Aloft, Departure};
 pub use self::packet::PacketStage;
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 
 use super::air::{Air, Flight};
 use super::chunk::{Chunk, Direction, Ends};
@@ -14,7 +15,7 @@ use super::counters::StageCounters;
 use super::kernel::{Asked, Finding, KernelState};
 use super::pipeline::{Action, Rule};
 use crate::config::payload::Attach;
-use crate::id::FlowId;
+use crate::id::{FlowId, Spread};
 
 /// What is to be done with a chunk and its flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +32,7 @@ pub enum Verdict {
 #[derive(Debug)]
 pub struct StreamStage {
     rules: Vec<Rule>,
-    flows: HashMap<FlowId, Flow>,
+    flows: HashMap<FlowId, Flow, BuildHasherDefault<Spread>>,
     counters: StageCounters,
     /// The GPU, when there is one.
     air: Option<Air>,
@@ -59,10 +60,16 @@ impl StreamStage {
     pub fn new(rules: Vec<Rule>) -> Self {
         Self {
             rules,
-            flows: HashMap::new(),
+            flows: HashMap::default(),
             counters: StageCounters::new(),
             air: None,
         }
+    }
+
+    /// Whether the CPU alone judges: nothing is ever on its way.
+    #[must_use]
+    pub const fn is_grounded(&self) -> bool {
+        self.air.is_none()
     }
 
     /// Its rules.

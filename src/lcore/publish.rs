@@ -137,7 +137,7 @@ impl Work<'_> {
         let Some(record) = self.records.at(object) else {
             return false;
         };
-        self.shared.stage.is_none()
+        self.is_grounded()
             && !record.connecting
             && cell.host.flags.load(Ordering::Relaxed) & flag::LIMITED == 0
             && cell.write.shut.load(Ordering::Relaxed) == 0

@@ -19,6 +19,9 @@ impl Work<'_> {
     /// Judges received bytes as far as it goes now.
     pub(super) fn fly_received(&mut self, received: &mut Received, at_once: bool) -> Verdict {
         let flow = received.flow;
+        if self.is_grounded() {
+            return self.judge_now(received, u64::MAX);
+        }
         while let Some(stage) = self.shared.stage.as_deref_mut() {
             let aloft = stage.aloft(flow, Direction::Rx);
             let verdict = match aloft {
@@ -73,6 +76,14 @@ impl Work<'_> {
         }
         received.offset = received.end;
         Verdict::Pass
+    }
+
+    /// Whether the CPU alone judges.
+    pub(in crate::lcore) fn is_grounded(&self) -> bool {
+        self.shared
+            .stage
+            .as_deref()
+            .is_none_or(StreamStage::is_grounded)
     }
 
     fn put_down(&mut self, flow: FlowId, way: Direction) {
@@ -137,6 +148,9 @@ impl Work<'_> {
         head: u64,
         range: Range,
     ) -> Option<Sent> {
+        if self.is_grounded() {
+            return None;
+        }
         let facts = self.shared.stack.facts(flow)?;
         let (ends, mut room) = (ends(&facts), facts.tx_room);
         let way = Direction::Tx;
