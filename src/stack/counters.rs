@@ -11,6 +11,8 @@ crate::counters! {
         rx_frames_looped,
         /// TCP segments that passed the checks of the demultiplexer.
         rx_tcp_segments,
+        /// Of those, segments that were joined with their neighbours before they were looked at.
+        rx_segments_joined,
         /// Segments that the guard dropped without an answer.
         rx_segments_ignored,
         /// Segments that reached beyond the advertised window and were cut.

@@ -12,6 +12,7 @@ use super::guard::{
     ACK_AGE_MAX, Action, Trim, View, is_expected, is_of_before, judge, refresh_ack, strip_syn, trim,
 };
 use super::interface::{Interface, Outlet, Wire};
+use super::join::join;
 use super::listener::Listener;
 use super::sequence::{rcv_nxt, snd_una, unsent};
 use super::stack::{Io, Stack};
@@ -67,20 +68,36 @@ impl Stack {
         self.counters.rx_frames.add(frames.len() as u64);
         self.counters.rx_bytes.add(bytes as u64);
         let mut io = Io { now, memory, tx };
-        let mut sought = 0;
-        for (at, frame) in frames.iter_mut().enumerate() {
+        let mut joined = core::mem::take(&mut self.joined);
+        let (mut at, mut sought) = (0, 0);
+        while at < burst.len() {
             // One group ahead of the one that is processed, whose work hides the misses.
-            if at % GROUP == 0 {
+            if sought < burst.len().min(at + GROUP + 1) {
                 let end = (at + 2 * GROUP).min(burst.len());
-                self.find_flows(&mut burst, sought..end, &hashes, crowd);
+                self.find_flows(&mut burst, sought.max(at)..end, &hashes, crowd);
                 sought = end;
             }
-            let Some(slot) = burst.get_mut(at) else {
-                break;
-            };
-            let (class, flow) = core::mem::replace(slot, TAKEN);
-            self.receive(&mut io, frame.bytes, class, flow);
+            let run = at..at + self.run(&burst, at);
+            at = run.end;
+            if run.len() > 1
+                && let flow = burst.get(run.start).and_then(|(_, flow)| *flow)
+                && let Some(frame) = join(frames, &burst, run.clone(), &mut joined)
+            {
+                self.counters.rx_segments_joined.add(run.len() as u64);
+                self.counters.rx_tcp_segments.add(run.len() as u64 - 1);
+                self.receive_tcp(&mut io, &mut joined, frame, flow);
+                continue;
+            }
+            for place in run {
+                let (Some(frame), Some(slot)) = (frames.get_mut(place), burst.get_mut(place))
+                else {
+                    break;
+                };
+                let (class, flow) = core::mem::replace(slot, TAKEN);
+                self.receive(&mut io, frame.bytes, class, flow);
+            }
         }
+        self.joined = joined;
         self.burst = burst;
     }
 

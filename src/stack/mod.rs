@@ -26,6 +26,7 @@ pub mod icmp;
 mod input;
 mod interface;
 pub mod isn;
+mod join;
 mod listener;
 mod loopback;
 pub mod neighbor;

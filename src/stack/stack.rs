@@ -73,6 +73,8 @@ pub struct Stack {
     pub(crate) urgent: UrgentTable,
     /// The burst being processed: classes and the flows that were found.
     pub(crate) burst: Vec<(Class, Option<u32>)>,
+    /// Segments of the burst that were joined.
+    pub(crate) joined: Vec<u8>,
     /// See [`Stack::prefetch_from`].
     pub(crate) prefetch_from: usize,
     /// Timers due in this call.
@@ -140,6 +142,7 @@ impl Stack {
             unresolved: HashMap::new(),
             urgent: UrgentTable::default(),
             burst: Vec::with_capacity(BURST_MAX),
+            joined: Vec::new(),
             prefetch_from: PREFETCH_FROM,
             due: Vec::new(),
             sweep: Sweep::default(),

@@ -6,6 +6,7 @@ mod connect;
 mod endings;
 mod guard;
 mod handshake;
+mod join;
 mod load;
 mod options;
 mod pair;
