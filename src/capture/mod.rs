@@ -12,7 +12,7 @@ mod tap;
 
 pub use filter::Filter;
 pub use recorder::{
-    CaptureCounters, Direction, Entry, Nothing, Reader, Readers, Recorder, Wanted, channel,
+    CaptureCounters, Chunk, Direction, Entry, Nothing, Reader, Readers, Recorder, Wanted, channel,
     channels,
 };
 pub use tap::{Closed, tap, untap};

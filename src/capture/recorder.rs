@@ -1,12 +1,14 @@
 //! The buffers between the lcore and whoever reads.
 //!
 //! A fixed number of chunks goes round: the recorder fills one and hands it over, the reader gives it back empty. None is
-//! free: the frame is lost and counted.
+//! free: the frame is lost and counted. A chunk holds whole blocks of the file that comes of it, so that a byte is copied here and
+//! then written. The chunk that was emptied last is filled next: it is still in the cache.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TryRecvError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 
 use super::filter::Filter;
+use super::pcapng::{self, PACKET_EXTRA};
 use crate::time::Instant;
 
 /// Bytes of a chunk: many frames, so that handing it over costs little a frame.
@@ -15,8 +17,6 @@ const CHUNK_BYTES: usize = 64 << 10;
 const CHUNKS: usize = 128;
 /// A chunk that is not full is handed over after this.
 const HOLD: core::time::Duration = core::time::Duration::from_millis(20);
-/// Bytes in front of a frame in a chunk.
-const HEAD_BYTES: usize = 20;
 
 /// Which way a frame went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,19 +56,50 @@ crate::counters! {
 pub struct Recorder {
     wanted: Wanted,
     counters: Arc<CaptureCounters>,
-    full: SyncSender<Vec<u8>>,
+    full: SyncSender<Chunk>,
     empty: Receiver<Vec<u8>>,
+    /// Empty chunks that have come back, the last one on top.
+    spare: Vec<Vec<u8>>,
     /// The chunk being filled; without capacity when none was free.
-    chunk: Vec<u8>,
+    chunk: Chunk,
     /// When its first frame came.
     since: Option<Instant>,
+}
+
+/// Blocks of the file.
+#[derive(Debug, Default)]
+pub struct Chunk {
+    bytes: Vec<u8>,
+    frames: u64,
+}
+
+impl Chunk {
+    /// The blocks, and how many they are.
+    #[must_use]
+    pub fn blocks(&self) -> (&[u8], u64) {
+        (&self.bytes, self.frames)
+    }
+
+    /// The first `count` blocks.
+    #[must_use]
+    pub fn first(&self, count: u64) -> &[u8] {
+        let mut rest = self.bytes.as_slice();
+        for _ in 0..count {
+            let Some((_, behind)) = pcapng::split(rest) else {
+                break;
+            };
+            rest = behind;
+        }
+        let end = self.bytes.len() - rest.len();
+        self.bytes.get(..end).unwrap_or_default()
+    }
 }
 
 /// The tool's half.
 #[derive(Debug)]
 pub struct Reader {
     counters: Arc<CaptureCounters>,
-    full: Receiver<Vec<u8>>,
+    full: Receiver<Chunk>,
     empty: SyncSender<Vec<u8>>,
 }
 
@@ -87,7 +118,8 @@ pub fn channel(wanted: Wanted) -> (Recorder, Reader) {
         counters: Arc::clone(&counters),
         full: full_to,
         empty,
-        chunk: Vec::new(),
+        spare: Vec::with_capacity(CHUNKS),
+        chunk: Chunk::default(),
         since: None,
     };
     let reader = Reader {
@@ -110,22 +142,30 @@ pub fn channels(wanted: &Wanted, count: usize) -> (Vec<Recorder>, Readers) {
 }
 
 impl Readers {
-    /// As [`Reader::read`]. Frames of one lcore come in order; those of two are told apart by their times.
+    /// Waits for chunks and shows each of those that are there to `visit`; returns how many there were. Blocks of one lcore come in
+    /// order; those of two are told apart by their times.
     ///
     /// # Errors
     /// [`Nothing`]: `More` when there is more of none.
     pub fn read(
         &mut self,
         patience: core::time::Duration,
-        visit: &mut dyn FnMut(Entry<'_>),
+        visit: &mut dyn FnMut(&Chunk),
     ) -> Result<usize, Nothing> {
         let each = patience / u32::try_from(self.0.len()).unwrap_or(1).max(1);
         let (mut count, mut open) = (0, false);
         for reader in &mut self.0 {
-            match reader.read(each, visit) {
-                Ok(more) => (count, open) = (count + more, true),
-                Err(Nothing::Yet) => open = true,
-                Err(Nothing::More) => {}
+            let mut wait = each;
+            for _ in 0..CHUNKS {
+                match reader.next(wait, visit) {
+                    Ok(()) => (count, open) = (count + 1, true),
+                    Err(Nothing::Yet) => {
+                        open = true;
+                        break;
+                    }
+                    Err(Nothing::More) => break,
+                }
+                wait = core::time::Duration::ZERO;
             }
         }
         match (count, open) {
@@ -162,24 +202,24 @@ impl Recorder {
         let captured = frame
             .get(..self.wanted.snap.min(MAX_BYTES))
             .unwrap_or(frame);
-        if self.chunk.capacity() - self.chunk.len() < HEAD_BYTES + captured.len() {
+        let room = self.chunk.bytes.capacity() - self.chunk.bytes.len();
+        if room < PACKET_EXTRA + captured.len() {
             self.hand_over();
-            match self.empty.try_recv() {
-                Ok(chunk) => self.chunk = chunk,
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => {
-                    return self.counters.dropped_no_buffer.raise();
-                }
-            }
+            self.spare.extend(self.empty.try_iter());
+            let Some(bytes) = self.spare.pop() else {
+                return self.counters.dropped_no_buffer.raise();
+            };
+            self.chunk.bytes = bytes;
         }
         self.since.get_or_insert(now);
-        let at = self.wanted.epoch.saturating_add(now.nanos());
-        let size = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_ne_bytes();
-        self.chunk.extend_from_slice(&at.to_ne_bytes());
-        self.chunk.extend_from_slice(&size(captured.len()));
-        self.chunk.extend_from_slice(&size(frame.len()));
-        self.chunk
-            .extend_from_slice(&(direction as u32).to_ne_bytes());
-        self.chunk.extend_from_slice(captured);
+        let entry = Entry {
+            at: self.wanted.epoch.saturating_add(now.nanos()),
+            direction,
+            length: u32::try_from(frame.len()).unwrap_or(u32::MAX),
+            bytes: captured,
+        };
+        pcapng::packet(&mut self.chunk.bytes, &entry);
+        self.chunk.frames += 1;
     }
 
     /// When the present chunk is handed over although it is not full.
@@ -196,7 +236,7 @@ impl Recorder {
 
     fn hand_over(&mut self) {
         self.since = None;
-        if !self.chunk.is_empty() {
+        if !self.chunk.bytes.is_empty() {
             // There is a place for each chunk; a reader that is gone needs none.
             let _ = self.full.try_send(core::mem::take(&mut self.chunk));
         }
@@ -238,61 +278,90 @@ impl Reader {
         &self.counters
     }
 
-    /// Waits for the next frames and shows them to `visit`; returns how many there were.
+    /// Waits for the next chunk and shows it to `visit`.
     ///
     /// # Errors
     /// [`Nothing`].
-    pub fn read(
+    pub fn next(
         &self,
         patience: core::time::Duration,
-        visit: &mut dyn FnMut(Entry<'_>),
-    ) -> Result<usize, Nothing> {
-        let mut chunk = match self.full.recv_timeout(patience) {
+        visit: &mut dyn FnMut(&Chunk),
+    ) -> Result<(), Nothing> {
+        let chunk = match self.full.recv_timeout(patience) {
             Ok(chunk) => chunk,
             Err(RecvTimeoutError::Timeout) => return Err(Nothing::Yet),
             Err(RecvTimeoutError::Disconnected) => return Err(Nothing::More),
         };
-        let mut count = 0;
-        let mut rest = chunk.as_slice();
-        while let Some((entry, behind)) = entry(rest) {
-            visit(entry);
-            count += 1;
-            rest = behind;
-        }
-        chunk.clear();
+        visit(&chunk);
+        let mut bytes = chunk.bytes;
+        bytes.clear();
         // As many places as chunks; a recorder that is gone needs none.
-        let _ = self.empty.try_send(chunk);
-        Ok(count)
+        let _ = self.empty.try_send(bytes);
+        Ok(())
     }
 }
 
-fn entry(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
-    let (at, rest) = bytes.split_first_chunk()?;
-    let (captured, rest) = rest.split_first_chunk()?;
-    let (length, rest) = rest.split_first_chunk()?;
-    let (direction, rest) = rest.split_first_chunk()?;
-    let captured = usize::try_from(u32::from_ne_bytes(*captured)).ok()?;
-    let (bytes, rest) = rest.split_at_checked(captured)?;
-    let entry = Entry {
-        at: u64::from_ne_bytes(*at),
-        direction: if u32::from_ne_bytes(*direction) == Direction::In as u32 {
-            Direction::In
-        } else {
-            Direction::Out
-        },
-        length: u32::from_ne_bytes(*length),
-        bytes,
-    };
-    Some((entry, rest))
-}
-
 /// The longest frame that is kept whole.
-pub(super) const MAX_BYTES: usize = CHUNK_BYTES - HEAD_BYTES;
+pub(super) const MAX_BYTES: usize = CHUNK_BYTES - PACKET_EXTRA;
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use core::time::Duration;
+
+    impl Reader {
+        /// Shows each frame of the next chunk; how many there were.
+        pub(in crate::capture) fn read(
+            &self,
+            patience: Duration,
+            visit: &mut dyn FnMut(Entry<'_>),
+        ) -> Result<u64, Nothing> {
+            let mut count = 0;
+            self.next(patience, &mut |chunk| {
+                let (mut rest, frames) = chunk.blocks();
+                while let Some((block, behind)) = pcapng::split(rest) {
+                    let word =
+                        |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
+                    let kept = word(20) as usize;
+                    visit(Entry {
+                        at: u64::from(word(12)) << 32 | u64::from(word(16)),
+                        direction: match word(block.len() - 12) {
+                            1 => Direction::In,
+                            _ => Direction::Out,
+                        },
+                        length: word(24),
+                        bytes: &block[28..28 + kept],
+                    });
+                    rest = behind;
+                    count += 1;
+                }
+                assert_eq!((rest.len(), count), (0, frames));
+            })?;
+            Ok(count)
+        }
+    }
+
+    #[test]
+    fn a_chunk_can_be_cut_behind_any_of_its_frames() {
+        let (mut recorder, reader) = channel(wanted(100));
+        for length in 11..20 {
+            recorder.record(Instant::ZERO, Direction::In, &vec![0; length]);
+        }
+        drop(recorder);
+        reader
+            .next(Duration::ZERO, &mut |chunk| {
+                let (whole, frames) = chunk.blocks();
+                assert_eq!(frames, 9);
+                assert_eq!(chunk.first(0), b"");
+                assert_eq!(
+                    pcapng::split(chunk.first(1)),
+                    Some((chunk.first(1), [].as_slice()))
+                );
+                assert!(chunk.first(8).len() < whole.len());
+                assert_eq!([9, 10].map(|count| chunk.first(count)), [whole; 2]);
+            })
+            .unwrap();
+    }
 
     fn wanted(snap: usize) -> Wanted {
         Wanted {
@@ -341,7 +410,7 @@ mod tests {
     fn a_reader_that_does_not_read_costs_frames_and_no_memory() {
         let (mut recorder, reader) = channel(wanted(usize::MAX));
         let frame = [0; 1_514];
-        let fit = CHUNKS * (CHUNK_BYTES / (HEAD_BYTES + frame.len()));
+        let fit = CHUNKS * (CHUNK_BYTES / (28 + frame.len().next_multiple_of(4) + 16));
         for _ in 0..fit + 500 {
             recorder.record(Instant::ZERO, Direction::In, &frame);
         }
@@ -350,7 +419,7 @@ mod tests {
         while let Ok(more) = reader.read(Duration::ZERO, &mut |_| ()) {
             count += more;
         }
-        assert_eq!(count, fit);
+        assert_eq!(count, fit as u64);
         // What came free serves again.
         recorder.record(Instant::ZERO, Direction::In, &frame);
         assert_eq!(reader.counters().dropped_no_buffer.value(), 500);

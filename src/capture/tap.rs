@@ -9,7 +9,14 @@ use crate::device::{QueuePair, RxFrame, RxQueue, TxMeta, TxQueue};
 use crate::time::{Instant, monotonic};
 
 /// Both halves are the lcore's, so nobody ever waits for the lock.
-type Shared = Arc<Mutex<Recorder>>;
+type Shared = Arc<Mutex<Tapped>>;
+
+/// What both halves write to.
+struct Tapped {
+    recorder: Recorder,
+    /// The time of what is sent since the last burst was received or flushed: one look at the clock for all of it.
+    sending: Option<Instant>,
+}
 
 struct TapRx {
     inner: Box<dyn RxQueue>,
@@ -24,7 +31,10 @@ struct TapTx {
 /// Puts a tap in front of both halves.
 #[must_use]
 pub fn tap((rx, tx): QueuePair, recorder: Recorder) -> QueuePair {
-    let recorder = Arc::new(Mutex::new(recorder));
+    let recorder = Arc::new(Mutex::new(Tapped {
+        recorder,
+        sending: None,
+    }));
     let tapped = TapRx {
         inner: rx,
         recorder: Arc::clone(&recorder),
@@ -80,7 +90,7 @@ impl TxQueue for Closed {
     }
 }
 
-fn lock(recorder: &Shared) -> MutexGuard<'_, Recorder> {
+fn lock(recorder: &Shared) -> MutexGuard<'_, Tapped> {
     recorder.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -90,14 +100,19 @@ impl RxQueue for TapRx {
         let count = self.inner.rx_burst(now, &mut |frames| {
             // Before the stack changes them. The turn's own time would be that of its answers too.
             let at = monotonic();
-            let mut recorder = lock(recorder);
+            let mut tapped = lock(recorder);
+            tapped.sending = None;
             for frame in frames.iter() {
-                recorder.record(at, Direction::In, frame.bytes);
+                tapped.recorder.record(at, Direction::In, frame.bytes);
             }
-            drop(recorder);
+            drop(tapped);
             deliver(frames);
         });
-        lock(recorder).look(monotonic());
+        let mut tapped = lock(recorder);
+        if tapped.recorder.due().is_some() {
+            tapped.recorder.look(monotonic());
+        }
+        drop(tapped);
         count
     }
 
@@ -110,7 +125,7 @@ impl RxQueue for TapRx {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        [self.inner.next_due(), lock(&self.recorder).due()]
+        [self.inner.next_due(), lock(&self.recorder).recorder.due()]
             .into_iter()
             .flatten()
             .min()
@@ -125,12 +140,15 @@ impl TxQueue for TapTx {
     fn commit(&mut self, len: usize, meta: TxMeta) {
         // The buffer lent last is lent again.
         if let Some(frame) = self.inner.alloc(len) {
-            lock(&self.recorder).record(monotonic(), Direction::Out, frame);
+            let mut tapped = lock(&self.recorder);
+            let at = *tapped.sending.get_or_insert_with(monotonic);
+            tapped.recorder.record(at, Direction::Out, frame);
         }
         self.inner.commit(len, meta);
     }
 
     fn flush(&mut self, now: Instant) -> usize {
+        lock(&self.recorder).sending = None;
         self.inner.flush(now)
     }
 

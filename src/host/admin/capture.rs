@@ -24,6 +24,8 @@ use crate::time::monotonic;
 
 /// How often a quiet capture looks whether it goes on.
 const LOOK: Duration = Duration::from_millis(100);
+/// How long chunks may gather: a small part of the time in which the fastest port fills all of them.
+const REST: Duration = Duration::from_millis(1);
 /// How long the end of a capture may take: for the lcore to let go, and for the tool to take what is left.
 const LAST_FRAMES: Duration = Duration::from_secs(5);
 
@@ -158,31 +160,42 @@ fn pump(
     let limit = limit.unwrap_or(u64::MAX);
     let mut count = 0;
     let mut ending = false;
+    if let Err(errno) = write(Some(answer), to, &out) {
+        return (count, Some(errno));
+    }
     loop {
-        // In the end the tool has a moment for what is left.
-        let watched = (!ending).then_some(answer);
-        if let Err(errno) = write(watched, to, &out) {
-            return (count, Some(errno));
-        }
-        out.clear();
         if !ending && (count >= limit || answer.hung_up()) {
             // The recorder hands over what it has when the lcore lets it go.
             asker.capture(Vec::new());
             ending = true;
         }
         let patience = if ending { LAST_FRAMES } else { LOOK };
-        let read = reader.read(patience, &mut |entry| {
-            if count < limit {
-                pcapng::packet(&mut out, &entry);
-                count += 1;
+        // In the end the tool has a moment for what is left.
+        let watched = (!ending).then_some(answer);
+        let mut lost = None;
+        let read = reader.read(patience, &mut |chunk| {
+            let (mut bytes, mut frames) = chunk.blocks();
+            if frames > limit - count {
+                frames = limit - count;
+                bytes = chunk.first(frames);
+            }
+            if lost.is_none() {
+                count += frames;
+                lost = write(watched, to, bytes).err();
             }
         });
+        if lost.is_some() {
+            return (count, lost);
+        }
         match read {
             Err(Nothing::Yet) if !ending => {}
             Err(Nothing::Yet | Nothing::More) => break,
+            // The lcore need not wake anybody while this rests, and the tool wakes for more at once.
+            Ok(_) if !ending => std::thread::sleep(REST),
             Ok(_) => {}
         }
     }
+    out.clear();
     let now = epoch().saturating_add(monotonic().nanos());
     pcapng::end(&mut out, now, reader.counts());
     (count, write(None, to, &out).err())
