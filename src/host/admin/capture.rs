@@ -25,7 +25,7 @@ use crate::time::monotonic;
 /// How often a quiet capture looks whether it goes on.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long chunks may gather: a small part of the time in which the fastest port fills all of them.
-const REST: Duration = Duration::from_millis(1);
+const REST: Duration = Duration::from_millis(3);
 /// How long the end of a capture may take: for the lcore to let go, and for the tool to take what is left.
 const LAST_FRAMES: Duration = Duration::from_secs(5);
 
