@@ -191,7 +191,7 @@ fn pump(
             Err(Nothing::Yet) if !ending => {}
             Err(Nothing::Yet | Nothing::More) => break,
             // The lcore need not wake anybody while this rests, and the tool wakes for more at once.
-            Ok(_) if !ending => std::thread::sleep(REST),
+            Ok(_) if !ending => std::thread::park_timeout(REST),
             Ok(_) => {}
         }
     }
