@@ -364,7 +364,12 @@ impl Stack {
             Due::Ingress => None,
         };
         let starved = hot.flags.has(Flags::STARVED).then(|| now + RETRY);
-        match [engine, dog, starved].into_iter().flatten().min() {
+        // By hand: an iterator over the three is built and moved in memory, for each segment.
+        let sooner = |one: Option<Instant>, other: Option<Instant>| match (one, other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        match sooner(sooner(engine, dog), starved) {
             Some(at) => self.wheel.arm(index, at),
             None => self.wheel.cancel(index),
         }
