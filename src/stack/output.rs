@@ -11,7 +11,7 @@ use super::watchdog::{Verdict, Watched};
 use crate::device::{BURST_MAX, TxQueue};
 use crate::errno::Errno;
 use crate::id::FlowId;
-use crate::time::Instant;
+use crate::time::{Instant, sooner};
 
 /// How far a flow came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -364,11 +364,6 @@ impl Stack {
             Due::Ingress => None,
         };
         let starved = hot.flags.has(Flags::STARVED).then(|| now + RETRY);
-        // By hand: an iterator over the three is built and moved in memory, for each segment.
-        let sooner = |one: Option<Instant>, other: Option<Instant>| match (one, other) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        };
         match sooner(sooner(engine, dog), starved) {
             Some(at) => self.wheel.arm(index, at),
             None => self.wheel.cancel(index),
