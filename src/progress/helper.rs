@@ -21,8 +21,8 @@ pub(super) const LOST: Duration = Duration::from_millis(250);
 const SELDOM: (u32, u32) = (4, 5);
 /// The same for a program that nearly always comes back in time.
 const RARE: (u32, u32) = (24, 20);
-/// More such looks say nothing.
-const ENOUGH: u32 = 48;
+/// More such looks say nothing: one look that finds nobody makes them too few for [`RARE`].
+const ENOUGH: u32 = 2 * RARE.0 - 8;
 /// Empty turns before the helper sleeps: it works on a CPU that the program needs.
 const EMPTY_TURNS: u32 = 2;
 
@@ -40,11 +40,7 @@ pub(super) fn body() {
         }
         let due = if WORDS.helper_paces() {
             let due = monotonic().since(place::stamped()) >= place::grace();
-            fresh = if due {
-                fresh / 2
-            } else {
-                (fresh + 1).min(ENOUGH)
-            };
+            fresh = weigh(fresh, due);
             if let Some(graces) = seldom(fresh) {
                 place::look_seldom(graces);
             }
@@ -55,6 +51,15 @@ pub(super) fn body() {
         if due && WORDS.driver() == 0 {
             watch(me);
         }
+    }
+}
+
+/// How many looks count after one more, which found that the helper is `due` or not.
+const fn weigh(fresh: u32, due: bool) -> u32 {
+    match due {
+        true => fresh / 2,
+        false if fresh < ENOUGH => fresh + 1,
+        false => ENOUGH,
     }
 }
 
@@ -194,5 +199,14 @@ mod tests {
         let asked: Vec<_> = [0, 3, 4, 23, 24, ENOUGH].map(seldom).into();
         let (some, few) = (Some(SELDOM.1), Some(RARE.1));
         assert_eq!(asked, [None, None, some, some, few, few]);
+    }
+
+    #[test]
+    fn a_program_that_stayed_away_once_is_looked_at_more_often_for_a_while() {
+        let used_to_it = (0..1000).fold(0, |fresh, _| weigh(fresh, false));
+        assert_eq!(seldom(used_to_it), Some(RARE.1));
+        assert_eq!(seldom(weigh(used_to_it, true)), Some(SELDOM.1));
+        let away = (0..5).fold(used_to_it, |fresh, _| weigh(fresh, true));
+        assert_eq!(seldom(away), None);
     }
 }
