@@ -29,7 +29,6 @@ const fn kept_as_given(level: c_int, name: c_int) -> bool {
             name::KEEPALIVE
                 | name::REUSEADDR
                 | name::REUSEPORT
-                | name::RCVLOWAT
                 | name::LINGER
                 | name::ZEROCOPY
                 | name::OOBINLINE
@@ -192,8 +191,13 @@ fn told(socket: Socket, judge: c_int, level: c_int, name: c_int, bytes: &[u8]) -
             info::info(link, object).map(drop)
         }
         (sockopt::SOCKET, name::RCVLOWAT) => {
-            // A negative one is the largest, as in Linux.
-            let wanted = u32::try_from(int()).unwrap_or(u32::MAX);
+            // What the kernel has made of it, so far as the ring lets it be reached.
+            let mut wanted = as_kept(name::RCVLOWAT);
+            // Of a buffer that the listener has handed down its socket does not know.
+            match cell.option.rcvbuf.load(Ordering::Relaxed) {
+                0 => {}
+                buffer => wanted = wanted.min(buffer / 2),
+            }
             let kept = options::low_water(link, wanted);
             cell.read.rcvlowat.store(kept, Ordering::Relaxed);
             Ok(())
@@ -408,7 +412,10 @@ fn told_by(
         }
         (sockopt::SOCKET, name::RCVBUF) => positive(kept.rcvbuf),
         (sockopt::SOCKET, name::SNDBUF) => positive(kept.sndbuf),
-        (sockopt::SOCKET, name::RCVLOWAT) => positive(kept.rcvlowat.max(1)),
+        // A large one is kept by the twin.
+        (sockopt::SOCKET, name::RCVLOWAT) if kept.rcvlowat < options::low_water(link, u32::MAX) => {
+            positive(kept.rcvlowat.max(1))
+        }
         (sockopt::TCP, name::KEEPIDLE) => positive(kept.keepidle_s),
         (sockopt::TCP, name::KEEPINTVL) => positive(kept.keepintvl_s),
         (sockopt::TCP, name::KEEPCNT) => positive(kept.keepcnt),

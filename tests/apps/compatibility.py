@@ -45,7 +45,7 @@ def calls_of(line):
         return [HOW.get(how, how if how.isidentifier() and how not in ("unspec", "short", "six") else "sendto")]
     if name == "batch":
         return ["sendmmsg" if words[2] == "send" else "recvmmsg"]
-    if name == "parts":
+    if name in ("parts", "mixed"):
         return [words[2]]
     if name == "open":
         return [OPENS.get(words[2], "open")]
