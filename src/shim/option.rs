@@ -320,7 +320,7 @@ pub unsafe fn getsockopt(
         }
     }
     let mut buffer = [0; INFO_BYTES];
-    match told_by(socket, level, name, &mut buffer) {
+    match told_by(fd, socket, level, name, &mut buffer) {
         Ok(Some(bytes)) => {
             // SAFETY: as the caller promises.
             let short = level == sockopt::IP && unsafe { is_short(len) };
@@ -380,6 +380,7 @@ unsafe fn peer_name(socket: Socket, value: *mut c_void, len: *mut socklen_t) -> 
 
 /// The value of an option that the stack or the cell knows; None = the twin's.
 fn told_by(
+    fd: c_int,
     socket: Socket,
     level: c_int,
     name: c_int,
@@ -399,6 +400,7 @@ fn told_by(
             0 => None,
             mark => Some(mark.cast_signed()),
         },
+        (sockopt::SOCKET, libc::SO_INCOMING_CPU) => incoming_cpu(fd, socket, cell),
         (sockopt::SOCKET, name::KEEPALIVE) => has(option::KEEPALIVE),
         (sockopt::SOCKET, name::REUSEADDR) => has(option::REUSEADDR),
         (sockopt::SOCKET, name::REUSEPORT) => has(option::REUSEPORT),
@@ -456,6 +458,20 @@ fn told_by(
         _ => None,
     };
     Ok(value.map(|value| put(buffer, &[&value.to_ne_bytes()])))
+}
+
+/// SO_INCOMING_CPU of a connection: the CPU of the lcore that serves it. None: the twin's, of a listener, of a connection that was
+/// told one by the program, and where whoever waits drives.
+fn incoming_cpu(fd: c_int, socket: Socket, cell: &ObjectCell) -> Option<i32> {
+    let is_told = sockopt::number(fd, sockopt::SOCKET, libc::SO_INCOMING_CPU) != Ok(-1);
+    if is_told || cell.host.kind.load(Ordering::Acquire) != kind::STREAM {
+        return None;
+    }
+    let control = &socket.link.control;
+    let lcore = control.layout().lcore_of(socket.object.index);
+    let line = control.header().lcores_asleep.get(lcore as usize)?;
+    let cpu = i32::try_from(line.cpu.load(Ordering::Relaxed)).ok()? - 1;
+    (cpu >= 0).then_some(cpu)
 }
 
 /// The cookie of an accepted connection: none that the kernel gives, which counts from 1.

@@ -14,7 +14,7 @@ CALLS = {
     "tcp": ["socket"], "listener": ["socket", "setsockopt", "bind", "listen"], "dial": ["socket", "connect"],
     "pair": ["socket", "bind", "listen", "connect", "accept"], "reset": ["setsockopt", "close"], "closerange": ["close_range"],
     "dupfd": ["fcntl"], "sockname": ["getsockname"], "peername": ["getpeername"], "set": ["setsockopt"], "get": ["getsockopt"],
-    "positive": ["getsockopt"], "tcpinfo": ["getsockopt"], "message": ["recvmsg"], "skip": ["recv"], "fill": ["send"], "drain": ["recv", "poll"],
+    "positive": ["getsockopt"], "tcpinfo": ["getsockopt"], "cpu": ["getsockopt"], "message": ["recvmsg"], "skip": ["recv"], "fill": ["send"], "drain": ["recv", "poll"],
     "polls": ["poll"], "epoll": ["epoll_create1"], "ctl": ["epoll_ctl"], "wait": ["epoll_wait"], "print": ["dprintf"], "accept_name": ["accept"],
     "handle": ["sigaction"], "kill": ["pthread_kill"], "alarm": ["setitimer"], "cancel": ["pthread_cancel"],
 }

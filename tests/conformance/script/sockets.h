@@ -320,6 +320,17 @@ static void op_positive(struct call *this) /* NAME OPTION */
         say_text(this, value > 0 ? "yes" : "no");
 }
 
+static void op_cpu(struct call *this) /* NAME: whether SO_INCOMING_CPU says one of ours */
+{
+    int value = -2;
+    socklen_t size = sizeof value;
+    int result = getsockopt(fd_of(needed(this, 1)), SOL_SOCKET, SO_INCOMING_CPU, &value, &size);
+    if (result < 0)
+        say(this, result);
+    else
+        say_text(this, value >= 0 && value < sysconf(_SC_NPROCESSORS_CONF) ? "one" : value == -1 ? "none" : "wrong");
+}
+
 static void op_tcpinfo(struct call *this) /* NAME: the state */
 {
     static const char *const states[] = {"0", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT", "LAST_ACK", "LISTEN", "CLOSING"};
