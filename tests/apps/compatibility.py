@@ -18,7 +18,7 @@ CALLS = {
     "polls": ["poll"], "epoll": ["epoll_create1"], "ctl": ["epoll_ctl"], "wait": ["epoll_wait"], "print": ["dprintf"], "accept_name": ["accept"],
     "handle": ["sigaction"], "kill": ["pthread_kill"], "alarm": ["setitimer"], "cancel": ["pthread_cancel"],
 }
-NO_CALLS = {"pause", "join", "busy", "caught", "rawclose"}
+NO_CALLS = {"exhaust", "pause", "join", "busy", "caught", "rawclose"}
 HOW = {"null": "recv", "recvmmsg0": "recvmmsg"}
 FAULTS = {"fionread": "ioctl", "fionbio": "ioctl"}
 OPENS = {"event": "eventfd", "timer": "timerfd_create"}
