@@ -57,6 +57,25 @@ pub fn readable_bytes(cell: &ObjectCell) -> u64 {
         .saturating_sub(head)
 }
 
+/// SO_RCVLOWAT: bytes that make a stream readable. No more than leave a segment's room in the window that SO_RCVBUF allows, or the
+/// peer might wait as well (tcp_epollin_ready looks whether the window is down to a segment).
+#[must_use]
+pub fn low_water(cell: &ObjectCell) -> u64 {
+    let low = cell.read.rcvlowat.load(Ordering::Relaxed).max(1);
+    let buffer = cell.option.rcvbuf.load(Ordering::Relaxed);
+    if low == 1 || buffer == 0 {
+        return low.into();
+    }
+    let segment = cell.fact.mss.load(Ordering::Relaxed);
+    let window = buffer / 2;
+    let most = if window / 2 > segment {
+        window - segment
+    } else {
+        1
+    };
+    low.min(most).into()
+}
+
 /// Whether poll would report writable: a third of the send buffer is free (sk_stream_is_writeable).
 #[must_use]
 pub fn is_writable(cell: &ObjectCell, tx_ring_bytes: u32) -> bool {
@@ -119,7 +138,7 @@ pub fn bits(cell: &ObjectCell, tx_ring_bytes: u32) -> u32 {
         bits |= event::IN | event::RDNORM | event::RDHUP;
     }
     if what != kind::CONNECTING {
-        let mut low = u64::from(cell.read.rcvlowat.load(Ordering::Relaxed).max(1));
+        let mut low = low_water(cell);
         if flags & flag::URGENT != 0
             && let Some(mark) = urgent::mark(cell)
         {
@@ -545,6 +564,11 @@ mod tests {
         assert_eq!(bits(&cell, RING), IN | RDNORM | OUT | WRNORM);
         cell.read.rcvlowat.store(2, Ordering::Relaxed);
         assert_eq!(bits(&cell, RING), OUT | WRNORM);
+        // A mark above what the buffer lets in would never be reached.
+        cell.option.rcvbuf.store(4, Ordering::Relaxed);
+        cell.fact.mss.store(1, Ordering::Relaxed);
+        assert_eq!(bits(&cell, RING), IN | RDNORM | OUT | WRNORM);
+        cell.option.rcvbuf.store(0, Ordering::Relaxed);
         cell.host.flags.store(flag::RX_FINISHED, Ordering::Relaxed);
         assert_eq!(bits(&cell, RING), IN | RDNORM | RDHUP | OUT | WRNORM);
         cell.write.shut.store(shut::WRITE, Ordering::Relaxed);

@@ -15,6 +15,7 @@ use crate::channel::cell::process as process_state;
 use crate::channel::message::{Kind, Message, heir};
 use crate::channel::sync::Ordering as ChannelOrdering;
 use crate::errno::{Errno, Result};
+use crate::ffi::number_limit::room_for_several;
 use crate::ffi::{descriptor, process};
 use crate::time::monotonic;
 use crate::{progress, thread};
@@ -193,6 +194,7 @@ fn give_up(link: &Link, number: u32) {
 }
 
 fn introduce(link: &Link, number: u32, heir: &str, greeting: Option<&Message<'_>>) -> Result<i32> {
+    let _room = room_for_several();
     let (childs, hosts) = rustix::net::socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,

@@ -39,6 +39,7 @@ use crate::channel::policy::policy_flag;
 use crate::channel::sync::Ordering as ChannelOrdering;
 use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
+use crate::ffi::number_limit::room_for_several;
 use crate::rendezvous::{self, HostNames, Path};
 use crate::thread;
 use crate::time::{Instant, monotonic};
@@ -253,6 +254,7 @@ pub fn register_signals(link: &Link, signals: Signals) -> Result<()> {
 /// Finds or starts the host and shakes hands.
 fn attach() -> core::result::Result<&'static Link, Fault> {
     thread::remember_process();
+    let _room = room_for_several();
     let config = match config_file::open() {
         Ok(config) => config,
         // It may have been hidden since (chroot), and the host of the system has its own.

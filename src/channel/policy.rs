@@ -41,6 +41,8 @@ pub struct PolicyPage {
     pub max_recvbuf: AtomicU32,
     /// Largest SO_SNDBUF (`max_sendbuf`).
     pub max_sendbuf: AtomicU32,
+    /// Number of the kernel's interface that is the port (`interface.netdev`), in the host's network; 0 = the kernel has none.
+    pub interface: AtomicU32,
 }
 
 impl PolicyPage {

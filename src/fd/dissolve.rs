@@ -4,11 +4,10 @@
 //! undecided record. The twin, which has kept its options and the address that it was bound to, answers again.
 
 use rustix::fs::OFlags;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::registry::{self, Registration};
 use super::table::{self, Entry, Record};
-use super::{Socket, epoll, options, release};
+use super::{Socket, epoll, options, release, twin};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
@@ -66,13 +65,7 @@ pub fn dissolve(socket: Socket) -> Result<()> {
 
 /// Puts a socket of its own behind every number that has only a copy of the spare one.
 fn fresh_twin(old: Entry) -> Result<()> {
-    let socket = rustix::net::socket_with(
-        AddressFamily::INET,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    let fresh = descriptor::raw(socket);
+    let fresh = twin::unused()?;
     let mut result = Ok(());
     table::for_each(0, table::end(), |number, entry| {
         if entry == old && result.is_ok() {

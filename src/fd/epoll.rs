@@ -10,6 +10,7 @@ use super::table::{self, Entry, Record};
 use crate::attach::{self, Link, link};
 use crate::errno::{Errno, Result};
 use crate::ffi::descriptor;
+use crate::ffi::number_limit::with_room;
 use crate::ffi::wait::{self, EpollEvent, PollFd, SignalMask};
 use crate::iomux::{epoll_set, nested};
 use crate::thread;
@@ -354,7 +355,8 @@ fn bell() -> Result<i32> {
         return Ok(known);
     }
     let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-    let made = descriptor::internalize(rustix::event::eventfd(0, flags)?)?;
+    let make = || descriptor::internalize(rustix::event::eventfd(0, flags)?);
+    let made = with_room(make)?;
     match BELL.compare_exchange(-1, made, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(made),
         Err(other) => {

@@ -16,6 +16,7 @@ use crate::attach::fork::{self, Heir};
 use crate::attach::parcel::{self, Parcel, Row, places};
 use crate::attach::{self, Link, link};
 use crate::errno::{Errno, Result};
+use crate::ffi::number_limit::room_for_several;
 use crate::ffi::{descriptor, environment, process, wait};
 use crate::socket::{close, hold};
 use crate::{progress, waiter};
@@ -43,6 +44,7 @@ pub fn is_needed() -> bool {
 /// # Errors
 /// EMFILE; EAGAIN while another thread asks for the first time.
 pub fn kept_numbers() -> Result<[i32; places::COUNT]> {
+    let _room = room_for_several();
     places::keep(twin::spare()?)
 }
 
@@ -156,6 +158,7 @@ fn fill(how: How, heir: Option<u32>) -> Result<Option<Parcel>> {
     if count == 0 {
         return Ok(None);
     }
+    let _room = room_for_several();
     let mut parcel = Parcel::new(how == How::Spawned)?;
     if let Some(link) = link.filter(|_| of_host) {
         let whose = if heir.is_none() {

@@ -129,7 +129,7 @@ fn linger(fd: i32) -> u32 {
 #[must_use]
 pub fn read(fd: i32, touched: Touched) -> Options {
     let saved = errno::save();
-    let mut options = touched::untouched(touched.has(Touched::NONBLOCKING));
+    let mut options = touched::untouched(fd, touched.has(Touched::NONBLOCKING));
     let socket = |name| number(fd, sockopt::SOCKET, name);
     let tcp = |name| number(fd, sockopt::TCP, name);
     let mut bit = |on: u32, bit| options.bits |= if on != 0 { bit } else { 0 };

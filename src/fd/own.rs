@@ -12,6 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::table::{self, Entry};
 use super::twin;
 use crate::errno::Result;
+use crate::ffi::number_limit::with_room;
 use crate::ffi::sockopt::{self, HANDED_DOWN};
 use crate::ffi::{descriptor, errno};
 
@@ -81,7 +82,7 @@ pub fn give(fd: i32) -> Result<()> {
     if !is_spare(fd, spare)? {
         return Ok(());
     }
-    let made = socket()?;
+    let made = with_room(socket)?;
     let wanted = table::entry(fd);
     table::for_each(0, table::end(), |copy, entry| {
         // A number that is closed at this very moment is the program's own race, as on Linux.

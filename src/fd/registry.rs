@@ -17,6 +17,7 @@ use self::epoll::EpollRecord;
 use self::socket::SocketRecord;
 use crate::channel::map::{sealed, sealed_size};
 use crate::errno::{Errno, Result};
+use crate::ffi::number_limit::with_room;
 use crate::ffi::{descriptor, process};
 
 mod epoll;
@@ -77,7 +78,7 @@ pub fn ensure() -> bool {
 
 /// Memory that a program which is executed can map too.
 fn memory() -> Result<i32> {
-    descriptor::internalize(sealed(c"knet-registry", size_of::<Region>() as u64)?)
+    with_room(|| descriptor::internalize(sealed(c"knet-registry", size_of::<Region>() as u64)?))
 }
 
 /// Maps the region that lies in `memory`, which somebody else has made.

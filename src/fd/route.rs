@@ -11,9 +11,11 @@ use super::touched::Touched;
 use super::{Socket, epoll, options, own, signals, twin};
 use crate::attach::{self, Link, Standing};
 use crate::channel::cell::option;
+use crate::channel::policy::PolicyPage;
+use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
-use crate::ffi::errno;
 use crate::ffi::wait::{self, EpollEvent};
+use crate::ffi::{errno, sockopt};
 use crate::iomux::epoll_set;
 use crate::socket::{connect, hold, listener, state};
 use crate::waiter;
@@ -170,6 +172,8 @@ pub fn listen(record: Record, fd: i32, backlog: i32, kernel: impl Fn() -> i32) -
     };
     let policy = &link.control.header().policy;
     let ours = wildcard || policy.is_ours(*local.ip());
+    // What is bound to another interface hears nothing of ours (SO_BINDTODEVICE).
+    let ours = ours && is_reached(sockopt::interface(fd), policy);
     if !ours || (local.port() != 0 && !policy.accelerates_port(local.port())) {
         return to_kernel(record, kernel);
     }
@@ -216,6 +220,14 @@ pub fn listen(record: Record, fd: i32, backlog: i32, kernel: impl Fn() -> i32) -
     }
 }
 
+/// Whether what is bound to `interface` (0: to none) is reached through our port.
+fn is_reached(interface: u32, policy: &PolicyPage) -> bool {
+    interface == 0 || interface == policy.interface.load(Ordering::Relaxed)
+}
+
+/// The number of the loopback interface (LOOPBACK_IFINDEX).
+const LOOPBACK: u32 = 1;
+
 /// A call on a socket that no host serves: the kernel's, unless it was bound to an address that only a host has.
 fn without_host(record: Record, local: SocketAddrV4, kernel: impl Fn() -> i32) -> Routed {
     if local.ip().is_unspecified() || twin::is_kernels_own(*local.ip()) {
@@ -257,7 +269,14 @@ pub fn connect(record: Record, fd: i32, remote: SocketAddrV4, kernel: impl Fn() 
         || (local.ip().is_unspecified()
             && policy.accelerates_port(remote.port())
             && (policy.is_ours(*remote.ip()) || !twin::is_kernels_own(*remote.ip())));
-    if !to_stack {
+    let interface = if touched.has(Touched::OTHERS) {
+        sockopt::interface(fd)
+    } else {
+        0
+    };
+    // What goes to ourselves goes by the loopback interface.
+    let is_looped = interface == LOOPBACK && policy.is_ours(*remote.ip());
+    if !to_stack || !(is_looped || is_reached(interface, policy)) {
         return to_kernel(record, kernel);
     }
     match attach::open_device(link) {
@@ -376,4 +395,19 @@ pub fn connect_again(fd: i32, socket: Socket, remote: SocketAddrV4) -> Result<()
     let local = twin::local(fd)?;
     let bound = local.port() != 0 || link.control.header().policy.is_ours(*local.ip());
     connect::start_again(link, socket.object, bound.then_some(local), remote)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_bound_to_another_interface_is_not_reached() {
+        let policy = PolicyPage::default();
+        assert!(is_reached(0, &policy), "bound to none");
+        assert!(!is_reached(LOOPBACK, &policy) && !is_reached(7, &policy));
+        policy.interface.store(7, Ordering::Relaxed);
+        assert!(is_reached(0, &policy) && is_reached(7, &policy));
+        assert!(!is_reached(LOOPBACK, &policy));
+    }
 }

@@ -15,6 +15,7 @@ use crate::attach::{self, Signals};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::ffi::async_io::{self, Owner};
+use crate::ffi::number_limit::with_room;
 use crate::ffi::{descriptor, errno, process};
 use crate::socket::{info, state};
 
@@ -64,7 +65,7 @@ fn try_tell(fd: i32, socket: Socket, is_new: bool) -> Result<()> {
             } else {
                 async_io::signal(fd)?
             };
-            let pipe = pipe(fd, owner, signal, urgent)?;
+            let pipe = with_room(|| pipe(fd, owner, signal, urgent))?;
             let told = register(socket, urgent, is_new, Some(pipe));
             descriptor::close(pipe);
             told?;

@@ -71,8 +71,8 @@ impl Touched {
 
 /// What the options of a socket are that nobody has touched; `nonblocking` as socket(2) was told.
 #[must_use]
-pub(super) fn untouched(nonblocking: bool) -> Options {
-    let [keepidle_s, keepintvl_s, keepcnt, ttl] = defaults();
+pub(super) fn untouched(fd: i32, nonblocking: bool) -> Options {
+    let [keepidle_s, keepintvl_s, keepcnt, ttl] = defaults(fd);
     Options {
         keepidle_s,
         keepintvl_s,
@@ -93,21 +93,16 @@ static ASKED: AtomicU64 = AtomicU64::new(0);
 /// They are asked for again after this.
 const ASK_AGAIN_MS: u64 = 1_000;
 
-fn defaults() -> [u32; 4] {
+/// Of a socket that nobody has touched; `fd` is asked itself where there is no number for such a one.
+fn defaults(fd: i32) -> [u32; 4] {
     let now = monotonic().millis().max(1);
     let asked = ASKED.load(Ordering::Acquire);
-    if (asked == 0 || now.saturating_sub(asked) >= ASK_AGAIN_MS)
-        && let Ok(fresh) = twin::unused()
-    {
-        let options = [
-            (sockopt::TCP, name::KEEPIDLE),
-            (sockopt::TCP, name::KEEPINTVL),
-            (sockopt::TCP, name::KEEPCNT),
-            (sockopt::IP, name::TTL),
-        ];
-        for (place, (level, name)) in DEFAULTS.iter().zip(options) {
-            let value = sockopt::number(fresh, level, name).unwrap_or(0);
-            place.store(u32::try_from(value).unwrap_or(0), Ordering::Relaxed);
+    if asked == 0 || now.saturating_sub(asked) >= ASK_AGAIN_MS {
+        let Ok(fresh) = twin::unused() else {
+            return all_of(fd);
+        };
+        for (place, value) in DEFAULTS.iter().zip(all_of(fresh)) {
+            place.store(value, Ordering::Relaxed);
         }
         crate::ffi::descriptor::close(fresh);
         ASKED.store(now, Ordering::Release);
@@ -115,6 +110,19 @@ fn defaults() -> [u32; 4] {
     DEFAULTS
         .each_ref()
         .map(|place| place.load(Ordering::Relaxed))
+}
+
+fn all_of(fd: i32) -> [u32; 4] {
+    let options = [
+        (sockopt::TCP, name::KEEPIDLE),
+        (sockopt::TCP, name::KEEPINTVL),
+        (sockopt::TCP, name::KEEPCNT),
+        (sockopt::IP, name::TTL),
+    ];
+    options.map(|(level, name)| {
+        let value = sockopt::number(fd, level, name).unwrap_or(0);
+        u32::try_from(value).unwrap_or(0)
+    })
 }
 
 #[cfg(test)]

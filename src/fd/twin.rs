@@ -13,6 +13,7 @@ use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::errno::{Errno, Result};
+use crate::ffi::number_limit::with_room;
 use crate::ffi::{descriptor, sockopt};
 use crate::time::{Instant, monotonic};
 
@@ -29,8 +30,10 @@ pub fn spare() -> Result<i32> {
         return Ok(known);
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let made = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-    let made = descriptor::internalize(made)?;
+    let made = with_room(|| {
+        let made = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+        descriptor::internalize(made)
+    })?;
     match SPARE.compare_exchange(-1, made, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(made),
         Err(other) => {
@@ -46,7 +49,7 @@ pub fn spare() -> Result<i32> {
 /// EMFILE, ENFILE and what else socket(2) says.
 pub fn unused() -> Result<i32> {
     let flags = SocketFlags::CLOEXEC;
-    rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)
+    with_room(|| rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None))
         .map(descriptor::raw)
 }
 
@@ -167,8 +170,8 @@ fn answer(word: u64, now: Instant, address: Ipv4Addr) -> Option<bool> {
 
 fn asked(address: Ipv4Addr) -> bool {
     let flags = SocketFlags::CLOEXEC;
-    let Ok(probe) = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)
-    else {
+    let make = || rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None);
+    let Ok(probe) = with_room(make) else {
         return false;
     };
     let probe = descriptor::raw(probe);

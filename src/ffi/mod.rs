@@ -12,6 +12,7 @@ pub mod environment;
 pub mod errno;
 pub mod fork_word;
 pub mod handler;
+pub mod number_limit;
 pub mod pages;
 pub mod process;
 pub mod real;

@@ -60,6 +60,8 @@ pub const HANDED_DOWN: [(i32, i32); 38] = [
     (IP, libc::IP_BIND_ADDRESS_NO_PORT),
     (IP, libc::IP_MULTICAST_LOOP),
 ];
+/// SO_BINDTOIFINDEX: SO_BINDTODEVICE as a number.
+const BIND_TO_INTERFACE: i32 = 62;
 /// Linux 5.15.
 const SO_BUF_LOCK: i32 = 72;
 /// Linux 5.18.
@@ -141,6 +143,16 @@ pub fn peer_user(fd: i32) -> Result<u32> {
     read(fd, SOCKET, libc::SO_PEERCRED, &mut bytes)?;
     let [_, _, _, _, a, b, c, d, ..] = bytes;
     Ok(u32::from_ne_bytes([a, b, c, d]))
+}
+
+/// The number of the interface that a socket is bound to (socket(7), SO_BINDTODEVICE); 0 = to none.
+#[must_use]
+pub fn interface(fd: i32) -> u32 {
+    let number_of = number(fd, SOCKET, BIND_TO_INTERFACE);
+    number_of
+        .ok()
+        .and_then(|number| u32::try_from(number).ok())
+        .unwrap_or(0)
 }
 
 /// The cookie of the network namespace that the socket is in.

@@ -262,6 +262,7 @@ fn make(
                 spin: config.run.spin,
             },
             shares_cpu: asked.inside.is_none(),
+            cpu: None,
             somaxconn,
             peers: peers.next(),
             now: time::monotonic(),
@@ -324,11 +325,15 @@ fn own_thread(
             let _alive = alive;
             let place = lcore::place(wanted, &program);
             let shares_cpu = place.as_ref().map_or(true, |place| place.shared);
-            let go = place.is_ok();
+            let cpu = place.as_ref().ok().map(|place| place.cpu);
             // The receiver waits below for exactly this.
             let _ = placed.send(place);
-            if go {
-                run(LcoreConfig { shares_cpu, ..made });
+            if cpu.is_some() {
+                run(LcoreConfig {
+                    shares_cpu,
+                    cpu,
+                    ..made
+                });
             }
         })
         .map_err(|error| format!("the lcore thread does not start: {error}"))?;

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use crate::channel::layout::{LARGE_OBJECTS, Layout};
 use crate::channel::policy::{ADDRESSES_MAX, PORT_RANGES_MAX, PolicyPage, policy_flag};
-use crate::config::{Config, OnError, OnHostLost, Policy, Progress};
+use crate::config::{Config, OnError, OnHostLost, Policy, PortChoice, Progress};
 use crate::lcore::Share;
 
 /// The layout of a family's channel.
@@ -95,8 +95,22 @@ pub(super) fn fill(page: &PolicyPage, config: &Config, program: &str) -> Result<
         .store(policy.buffers.receive_max, Ordering::Relaxed);
     page.max_sendbuf
         .store(policy.buffers.send_max, Ordering::Relaxed);
+    page.interface
+        .store(interface(&config.port), Ordering::Relaxed);
     page.flags.store(flags, Ordering::Relaxed);
     Ok(())
+}
+
+/// The number of the kernel's interface that is the port.
+fn interface(port: &PortChoice) -> u32 {
+    let PortChoice::Netdev(name) = port else {
+        return 0;
+    };
+    let number = std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex"));
+    number
+        .ok()
+        .and_then(|number| number.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 /// Ports as ascending ranges, neighbours joined.
@@ -142,6 +156,15 @@ mod tests {
         assert!(!page.has(policy_flag::PROGRAM_EXCLUDED));
         fill(&page, &wanted, "/usr/bin/nginx").unwrap();
         assert!(page.has(policy_flag::PROGRAM_EXCLUDED));
+    }
+
+    #[test]
+    fn a_port_that_is_an_interface_has_its_number() {
+        assert_eq!(interface(&PortChoice::Netdev("lo".to_owned())), 1);
+        assert_eq!(interface(&PortChoice::Netdev("nosuch0".to_owned())), 0);
+        let page = PolicyPage::default();
+        fill(&page, &config(""), "/x").unwrap();
+        assert_eq!(page.interface.load(Ordering::Relaxed), 0);
     }
 
     #[test]

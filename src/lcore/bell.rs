@@ -242,6 +242,7 @@ pub(super) fn options_of(cell: &ObjectCell) -> FlowOptions {
         keepcnt: byte(&cell.option.keepcnt),
         user_timeout_ms: of(&cell.option.user_timeout_ms),
         rx_bytes: of(&cell.option.rcvbuf),
+        window_kib: window_kib(of(&cell.option.rcvbuf)),
         max_segment: max_segment(of(&cell.option.max_segment)),
         tos: u8::try_from(of(&cell.option.tos) & 0xff).unwrap_or(0),
         ttl: byte(&cell.option.ttl),
@@ -252,6 +253,18 @@ pub(super) fn options_of(cell: &ObjectCell) -> FlowOptions {
         receive_errors: bits & option::RECEIVE_ERRORS != 0,
     }
 }
+
+/// The window of an SO_RCVBUF as the kernel reports it: half of it, as with `tcp_adv_win_scale` 1 (tcp_win_from_space), and no less than
+/// lets a reader that tells of each KiB keep it open. 0 = nobody asked, or there is no such ring.
+fn window_kib(reported: u32) -> u16 {
+    match reported {
+        0 => 0,
+        bytes => u16::try_from(bytes / 2 / 1_024).map_or(0, |window| window.max(WINDOW_KIB_MIN)),
+    }
+}
+
+/// The smallest window that a program can ask for.
+const WINDOW_KIB_MIN: u16 = 2;
 
 /// TCP_LINGER2 as the stack takes it: Linux allows two minutes at most.
 fn linger2(word: u32) -> i16 {
@@ -288,6 +301,14 @@ pub(super) fn store_endpoint(endpoint: SocketAddrV4, address: &AtomicU32, port: 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn half_of_what_the_kernel_reports_is_window() {
+        assert_eq!(window_kib(0), 0, "the ring's");
+        assert_eq!(window_kib(131_072), 64);
+        assert_eq!(window_kib(2_304), WINDOW_KIB_MIN);
+        assert_eq!(window_kib(u32::MAX), 0, "the ring's");
+    }
 
     #[test]
     fn a_segment_size_that_no_program_may_ask_for_is_not_believed() {

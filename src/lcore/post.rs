@@ -5,12 +5,22 @@ use std::sync::Arc;
 use super::family::Family;
 use super::mailbox::Mail;
 use super::object::FAMILIES_MAX;
+use super::segments::Segments;
 use super::worker::Lcore;
 use crate::capture::{self, Closed, Recorder};
+use crate::channel::sync::Ordering;
 use crate::stack::Owner;
 use crate::time::Instant;
 
 impl Lcore {
+    /// Tells a family on which CPU its connections are served.
+    fn tell_cpu(&self, segments: &Segments) {
+        let lines = &segments.control.header().lcores_asleep;
+        if let (Some(line), Some(cpu)) = (lines.get(self.me as usize), self.cpu) {
+            line.cpu.store(cpu.0 + 1, Ordering::Relaxed);
+        }
+    }
+
     pub(super) fn open(&mut self, now: Instant, mail: Mail) {
         match mail {
             Mail::Attach {
@@ -26,6 +36,7 @@ impl Lcore {
                     self.families.resize_with(place + 1, || None);
                 }
                 self.memory.attach(owner, Arc::clone(&segments));
+                self.tell_cpu(&segments);
                 if let Some(family) = self.families.get_mut(place) {
                     *family = Some(Family::new(owner, user, self.me, segments));
                 }

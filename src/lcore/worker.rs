@@ -20,7 +20,7 @@ use super::status::LcoreStatus;
 use super::watch::Watch;
 use crate::device::{RxFrame, RxQueue, TxQueue};
 use crate::gpu::{Ends, PacketStage, Pipeline, StreamStage};
-use crate::id::FlowId;
+use crate::id::{CpuId, FlowId};
 use crate::readiness::FIRST_LCORE;
 use crate::stack::demux::{Class, FlowKey};
 use crate::stack::{Change, Owner, Stack};
@@ -44,6 +44,8 @@ pub struct LcoreConfig {
     pub idle: IdleConfig,
     /// Others run on its CPU.
     pub shares_cpu: bool,
+    /// The CPU of its thread; None: it has no thread of its own.
+    pub cpu: Option<CpuId>,
     /// `net.core.somaxconn`.
     pub somaxconn: u32,
     /// The other lcores, if there are any.
@@ -82,6 +84,8 @@ pub struct Lcore {
     pub(super) landed: Vec<(FlowId, u32)>,
     /// Which of the host's lcores it is.
     pub(super) me: u32,
+    /// See [`LcoreConfig::cpu`].
+    pub(super) cpu: Option<CpuId>,
     pub(super) peers: Option<Peers>,
     pub(super) clock: Clock,
     pub(super) latency: Latency,
@@ -145,6 +149,7 @@ impl Lcore {
             watches: Vec::new(),
             held: Patience::new(HELD_FOR),
             offers: Patience::new(OFFERED_FOR),
+            cpu: config.cpu,
             idle: Idle::new(config.idle, config.shares_cpu, config.now),
             somaxconn: config.somaxconn,
             stopped: false,

@@ -290,21 +290,39 @@ pub(super) unsafe fn room<'a>(place: *mut c_void, len: usize) -> Result<&'a mut 
     Ok(unsafe { core::slice::from_raw_parts_mut(place.cast(), len.min(BYTES_MAX)) })
 }
 
+/// The parts of a scatter or gather call up to the first one that lies nowhere: the bytes of a call go in and out as far as that.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reach {
+    /// Parts before it.
+    count: usize,
+    /// Bytes of those parts.
+    pub(super) bytes: usize,
+    /// Bytes of all parts.
+    pub(super) total: usize,
+    /// There is no such part.
+    pub(super) is_whole: bool,
+}
+
 /// The parts of a scatter or gather call, checked as the kernel does (import_iovec).
 ///
 /// # Errors
-/// EINVAL for a bad count or length, EFAULT for what the kernel sees at once. Says whether all parts lie somewhere.
+/// EINVAL for a bad count or length, EFAULT for what the kernel sees at once.
 ///
 /// # Safety
 /// As readv(2).
-unsafe fn parts(place: *const iovec, count: usize) -> Result<bool> {
+unsafe fn reach(place: *const iovec, count: usize) -> Result<Reach> {
     if count > PARTS_MAX {
         return Err(Errno::INVAL);
     }
     if is_nowhere(place) && count > 0 {
         return Err(Errno::FAULT);
     }
-    let mut there = true;
+    let mut reach = Reach {
+        count: 0,
+        bytes: 0,
+        total: 0,
+        is_whole: true,
+    };
     for index in 0..count {
         // SAFETY: index < count.
         let at = unsafe { place.add(index) };
@@ -316,30 +334,34 @@ unsafe fn parts(place: *const iovec, count: usize) -> Result<bool> {
         if is_beyond(part.iov_base) {
             return Err(Errno::FAULT);
         }
-        there &= part.iov_len == 0 || !is_nowhere(part.iov_base);
+        reach.is_whole &= part.iov_len == 0 || !is_nowhere(part.iov_base);
+        reach.total = reach.total.saturating_add(part.iov_len);
+        if reach.is_whole {
+            reach.count = index + 1;
+            reach.bytes = reach.total;
+        }
     }
-    Ok(there)
+    Ok(reach)
 }
 
 /// Parts collected on the stack, for lists that cannot be seen as slices directly.
-const GATHERED: usize = 64;
+pub(super) const GATHERED: usize = 64;
 
-/// Calls `send` with the parts of a gather call.
+/// Calls `send` with the parts of a gather call that lie somewhere.
 ///
 /// # Errors
-/// As [`parts`], and what `send` says.
+/// As [`reach`], and what `send` says.
 ///
 /// # Safety
 /// As writev(2).
 pub(super) unsafe fn with_slices<T>(
     place: *const iovec,
     count: usize,
-    send: impl FnOnce(&[IoSlice<'_>]) -> Result<T>,
+    send: impl FnOnce(&[IoSlice<'_>], Reach) -> Result<T>,
 ) -> Result<T> {
     // SAFETY: as the caller promises.
-    if !unsafe { parts(place, count) }? {
-        return Err(Errno::FAULT);
-    }
+    let reach = unsafe { reach(place, count) }?;
+    let count = reach.count;
     let mut slices = [IoSlice::new(&[]); GATHERED];
     if count <= GATHERED {
         for (index, slot) in slices.iter_mut().enumerate().take(count) {
@@ -350,29 +372,29 @@ pub(super) unsafe fn with_slices<T>(
             // SAFETY: checked above; as the caller promises.
             *slot = IoSlice::new(unsafe { bytes(part.iov_base, part.iov_len) }?);
         }
-        return send(slices.get(..count).unwrap_or(&[]));
+        return send(slices.get(..count).unwrap_or(&[]), reach);
     }
-    // SAFETY: IoSlice has the layout of iovec (its documentation); no part has a null base and a length, and an empty
-    // part is never looked through but by its length.
-    send(unsafe { core::slice::from_raw_parts(place.cast::<IoSlice<'_>>(), count) })
+    // SAFETY: IoSlice has the layout of iovec (its documentation); none of these parts has a null base and a length, and an
+    // empty part is never looked through but by its length.
+    let list = unsafe { core::slice::from_raw_parts(place.cast::<IoSlice<'_>>(), count) };
+    send(list, reach)
 }
 
-/// Calls `receive` with the parts of a scatter call; None when one lies nowhere, which is found once there are bytes for it.
+/// Calls `receive` with the parts of a scatter call that lie somewhere.
 ///
 /// # Errors
-/// As [`parts`], and what `receive` says.
+/// As [`reach`], and what `receive` says.
 ///
 /// # Safety
 /// As readv(2).
 pub(super) unsafe fn with_rooms<T>(
     place: *const iovec,
     count: usize,
-    receive: impl FnOnce(Option<&mut [IoSliceMut<'_>]>) -> Result<T>,
+    receive: impl FnOnce(&mut [IoSliceMut<'_>], Reach) -> Result<T>,
 ) -> Result<T> {
     // SAFETY: as the caller promises.
-    if !unsafe { parts(place, count) }? {
-        return receive(None);
-    }
+    let reach = unsafe { reach(place, count) }?;
+    let count = reach.count;
     if count <= GATHERED {
         let mut list: [IoSliceMut<'_>; GATHERED] =
             core::array::from_fn(|_| IoSliceMut::new(&mut []));
@@ -384,13 +406,19 @@ pub(super) unsafe fn with_rooms<T>(
             // SAFETY: checked above; as the caller promises.
             *slot = IoSliceMut::new(unsafe { room(part.iov_base, part.iov_len) }?);
         }
-        return receive(list.get_mut(..count));
+        return receive(list.get_mut(..count).unwrap_or(&mut []), reach);
     }
     let list = place.cast_mut().cast::<IoSliceMut<'_>>();
     // SAFETY: IoSliceMut has the layout of iovec (its documentation); checked as above. The list itself is not written.
-    receive(Some(unsafe {
-        core::slice::from_raw_parts_mut(list, count)
-    }))
+    let list = unsafe { core::slice::from_raw_parts_mut(list, count) };
+    receive(list, reach)
+}
+
+/// Bytes of a call with a part that lies nowhere that go in or out: Linux copies a segment, of 32 KiB when there is more, or nothing
+/// of it (skb_page_frag_refill, skb_copy_datagram_iter).
+pub(super) const fn whole_copies(bytes: usize) -> usize {
+    const COPY_BYTES: usize = 32 << 10;
+    bytes / COPY_BYTES * COPY_BYTES
 }
 
 /// A span of time, or None for null (for ever).
@@ -512,14 +540,21 @@ mod tests {
             iov_base: data.as_mut_ptr().cast(),
             iov_len: usize::MAX,
         };
-        let total = |parts: &[IoSlice<'_>]| Ok(parts.iter().map(|part| part.len()).sum::<usize>());
+        let total = |parts: &[IoSlice<'_>], reach: Reach| {
+            let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
+            assert_eq!(bytes, reach.bytes);
+            Ok((bytes, reach.total))
+        };
         let list = [good, empty, good];
         // SAFETY: three parts that lie in `data`.
-        assert_eq!(unsafe { with_slices(list.as_ptr(), 3, total) }, Ok(6));
-        for (bad, error) in [(null, Errno::FAULT), (huge, Errno::INVAL)] {
-            // SAFETY: one part, refused unseen.
-            assert_eq!(unsafe { with_slices(&raw const bad, 1, total) }, Err(error));
-        }
+        assert_eq!(unsafe { with_slices(list.as_ptr(), 3, total) }, Ok((6, 6)));
+        // SAFETY: one part, refused unseen.
+        let refused = unsafe { with_slices(&raw const huge, 1, total) };
+        assert_eq!(refused, Err(Errno::INVAL));
+        let list = [good, null, good];
+        // SAFETY: the part that lies nowhere ends it.
+        let some = unsafe { with_slices(list.as_ptr(), 3, total) };
+        assert_eq!(some, Ok((3, 7)));
         // SAFETY: refused by its count.
         let many = unsafe { with_slices(list.as_ptr(), 1_025, total) };
         assert_eq!(many, Err(Errno::INVAL));
@@ -527,7 +562,7 @@ mod tests {
         let none = unsafe { with_slices(ptr::null(), 1, total) };
         assert_eq!(none, Err(Errno::FAULT));
         // SAFETY: no parts.
-        assert_eq!(unsafe { with_slices(ptr::null(), 0, total) }, Ok(0));
+        assert_eq!(unsafe { with_slices(ptr::null(), 0, total) }, Ok((0, 0)));
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(super) unsafe fn header(message: *const msghdr) -> Result<msghdr> {
     Ok(unsafe { message.read_unaligned() })
 }
 
-/// Runs `one` for each message and stores its count, until one fails; an error only when it is the first.
+/// Runs `one` for each message and stores its count, until one fails: how many did not, and why one did.
 ///
 /// # Safety
 /// `count` messages.
@@ -34,10 +34,10 @@ pub(super) unsafe fn each_message(
     messages: *mut mmsghdr,
     count: c_uint,
     mut one: impl FnMut(*mut msghdr) -> Result<usize>,
-) -> Result<usize> {
+) -> (usize, Option<Errno>) {
     let count = (count as usize).min(cvt::PARTS_MAX);
     if cvt::is_nowhere(messages) && count > 0 {
-        return Err(Errno::FAULT);
+        return (0, Some(Errno::FAULT));
     }
     for index in 0..count {
         // SAFETY: index < count.
@@ -51,11 +51,18 @@ pub(super) unsafe fn each_message(
                 // SAFETY: the list is writable.
                 unsafe { place.write_unaligned(c_uint::try_from(bytes).unwrap_or(c_uint::MAX)) };
             }
-            Err(error) if index == 0 => return Err(error),
-            Err(_) => return Ok(index),
+            Err(error) => return (index, Some(error)),
         }
     }
-    Ok(count)
+    (count, None)
+}
+
+/// What a call about several messages returns: an error only of the first.
+pub(super) fn told((done, error): (usize, Option<Errno>)) -> Result<usize> {
+    match error {
+        Some(error) if done == 0 => Err(error),
+        _ => Ok(done),
+    }
 }
 
 /// Descriptors that came with a message are new numbers.

@@ -11,7 +11,7 @@ use libc::{iovec, off_t, ssize_t};
 
 use super::cvt;
 use super::receive::receive_parts;
-use super::send::transmit;
+use super::send::transmit_parts;
 use crate::errno::{Errno, Result};
 use crate::fd::{Socket, accelerated};
 use crate::ffi::real;
@@ -124,7 +124,11 @@ unsafe fn scatter(
     let flags = flags_without_place(offset, flags)?;
     let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
     // SAFETY: as the caller promises.
-    unsafe { cvt::with_rooms(parts, count, |rooms| receive_parts(socket, rooms, flags)) }
+    unsafe {
+        cvt::with_rooms(parts, count, |rooms, reach| {
+            receive_parts(socket, rooms, reach, flags)
+        })
+    }
 }
 
 /// # Safety
@@ -139,5 +143,9 @@ unsafe fn gather(
     let flags = flags_without_place(offset, flags)?;
     let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
     // SAFETY: as the caller promises.
-    unsafe { cvt::with_slices(parts, count, |slices| transmit(socket, slices, flags)) }
+    unsafe {
+        cvt::with_slices(parts, count, |slices, reach| {
+            transmit_parts(socket, slices, reach, flags)
+        })
+    }
 }

@@ -10,6 +10,7 @@ use std::io::IoSliceMut;
 
 use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
+use super::cvt::Reach;
 use super::socket::is_nonblocking;
 use super::{control, cvt, message};
 use crate::channel::cell::kind;
@@ -60,16 +61,50 @@ unsafe fn receive_bytes(socket: Socket, place: *mut c_void, len: size_t, flags: 
     cvt::count(room.and_then(|room| receive(socket, &mut [IoSliceMut::new(room)], flags)))
 }
 
-/// A receive into the parts of a list.
+/// A receive into the parts of a list, of which those in `rooms` lie somewhere.
 pub(super) fn receive_parts(
     socket: Socket,
-    rooms: Option<&mut [IoSliceMut<'_>]>,
+    rooms: &mut [IoSliceMut<'_>],
+    reach: Reach,
     flags: c_int,
 ) -> Result<usize> {
-    match rooms {
-        Some(rooms) => receive(socket, rooms, flags),
-        None => receive_nowhere(socket, 1, flags),
+    if reach.is_whole {
+        return receive(socket, rooms, flags);
     }
+    if flags & libc::MSG_TRUNC != 0 || reach.bytes == 0 {
+        return receive_nowhere(socket, reach.total, flags);
+    }
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        return receive(socket, rooms, flags);
+    }
+    let cell = state::cell(socket.link, socket.object)?;
+    if readable_bytes(cell) == 0 {
+        // Which parts the bytes reach is seen when they are there.
+        let first = (flags & !libc::MSG_WAITALL) | libc::MSG_PEEK;
+        if receive(socket, &mut [IoSliceMut::new(&mut [0])], first)? == 0 {
+            return Ok(0);
+        }
+    }
+    let there = usize::try_from(readable_bytes(cell)).unwrap_or(usize::MAX);
+    if there <= reach.bytes {
+        return receive(socket, rooms, flags);
+    }
+    match cvt::whole_copies(reach.bytes) {
+        0 => receive_nowhere(socket, 1, flags),
+        most => receive(socket, &mut first_of(rooms, most), flags),
+    }
+}
+
+/// The first `bytes` of `rooms`, or fewer where there are many parts.
+fn first_of<'a>(rooms: &'a mut [IoSliceMut<'_>], bytes: usize) -> [IoSliceMut<'a>; cvt::GATHERED] {
+    let mut left = bytes;
+    let mut rooms = rooms.iter_mut();
+    core::array::from_fn(|_| {
+        let room: &mut [u8] = rooms.next().map_or(&mut [], |room| room);
+        let part = room.len().min(left);
+        left -= part;
+        IoSliceMut::new(room.get_mut(..part).unwrap_or(&mut []))
+    })
 }
 
 /// A receive without a buffer, as tcp_recvmsg: it waits for bytes all the same, and finds the bad pointer only then. Without
@@ -156,7 +191,11 @@ pub unsafe fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
         return cvt::count(Err(Errno::INVAL));
     };
     // SAFETY: as the caller promises.
-    cvt::count(unsafe { cvt::with_rooms(parts, count, |rooms| receive_parts(socket, rooms, 0)) })
+    cvt::count(unsafe {
+        cvt::with_rooms(parts, count, |rooms, reach| {
+            receive_parts(socket, rooms, reach, 0)
+        })
+    })
 }
 
 /// recv(2).
@@ -276,11 +315,9 @@ unsafe fn receive_message(socket: Socket, message: *mut msghdr, flags: c_int) ->
         unsafe { message.write_unaligned(head) };
         return Ok(0);
     }
-    let receive = |rooms: Option<&mut [IoSliceMut<'_>]>| match rooms {
-        Some(rooms) if rooms.iter().all(|room| room.is_empty()) => {
-            receive_nowhere(socket, 0, flags)
-        }
-        rooms => receive_parts(socket, rooms, flags),
+    let receive = |rooms: &mut [IoSliceMut<'_>], reach: Reach| match reach.total {
+        0 => receive_nowhere(socket, 0, flags),
+        _ => receive_parts(socket, rooms, reach, flags),
     };
     // SAFETY: as the caller promises.
     let count = unsafe { cvt::with_rooms(head.msg_iov, head.msg_iovlen, receive) }?;
@@ -367,5 +404,14 @@ pub unsafe fn recvmmsg(
         unsafe { receive_message(socket, message, flags) }
     };
     // SAFETY: as the caller promises.
-    cvt::number(unsafe { message::each_message(messages, count, receive) })
+    let (received, error) = unsafe { message::each_message(messages, count, receive) };
+    // It is told once, by the next call (do_recvmmsg); what a handler has interrupted begins anew.
+    if let Some(error) = error
+        && received > 0
+        && !matches!(error, Errno::AGAIN | Errno::INTR)
+        && let Ok(cell) = state::cell(socket.link, socket.object)
+    {
+        state::keep_error(cell, error);
+    }
+    cvt::number(message::told((received, error)))
 }

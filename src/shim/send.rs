@@ -10,6 +10,7 @@ use std::io::IoSlice;
 
 use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
+use super::cvt::Reach;
 use super::socket::is_nonblocking;
 use super::{control, cvt, message};
 use crate::errno::{Errno, Result};
@@ -36,6 +37,40 @@ pub(super) fn transmit(socket: Socket, parts: &[IoSlice<'_>], flags: c_int) -> R
     result
 }
 
+/// Sends the parts of a list, of which those in `parts` lie somewhere.
+pub(super) fn transmit_parts(
+    socket: Socket,
+    parts: &[IoSlice<'_>],
+    reach: Reach,
+    flags: c_int,
+) -> Result<usize> {
+    if reach.is_whole {
+        return transmit(socket, parts, flags);
+    }
+    let mut left = cvt::whole_copies(reach.bytes);
+    if left == 0 {
+        return transmit_nowhere(socket, flags);
+    }
+    let mut parts = parts.iter();
+    let first: [IoSlice<'_>; cvt::GATHERED] = core::array::from_fn(|_| {
+        let part: &[u8] = parts.next().map_or(&[], |part| part);
+        let cut = part.get(..left).unwrap_or(part);
+        left -= cut.len();
+        IoSlice::new(cut)
+    });
+    transmit(socket, &first, flags)
+}
+
+/// A send of bytes that lie nowhere, as tcp_sendmsg: it looks at them when it has room for them.
+fn transmit_nowhere(socket: Socket, flags: c_int) -> Result<usize> {
+    transmit(socket, &[], flags)?;
+    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(socket)?;
+    if nonblocking && !stream::has_room(socket.link, socket.object)? {
+        return Err(Errno::AGAIN);
+    }
+    Err(Errno::FAULT)
+}
+
 /// A send from one buffer.
 ///
 /// # Safety
@@ -47,8 +82,11 @@ unsafe fn transmit_bytes(
     flags: c_int,
 ) -> ssize_t {
     // SAFETY: as the caller promises.
-    let bytes = unsafe { cvt::bytes(place, len) };
-    cvt::count(bytes.and_then(|bytes| transmit(socket, &[IoSlice::new(bytes)], flags)))
+    cvt::count(match unsafe { cvt::bytes(place, len) } {
+        Ok(bytes) => transmit(socket, &[IoSlice::new(bytes)], flags),
+        Err(error) if cvt::is_beyond(place) => Err(error),
+        Err(_) => transmit_nowhere(socket, flags),
+    })
 }
 
 /// write(2).
@@ -77,7 +115,11 @@ pub unsafe fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
         return cvt::count(Err(Errno::INVAL));
     };
     // SAFETY: as the caller promises.
-    cvt::count(unsafe { cvt::with_slices(parts, count, |slices| transmit(socket, slices, 0)) })
+    cvt::count(unsafe {
+        cvt::with_slices(parts, count, |slices, reach| {
+            transmit_parts(socket, slices, reach, 0)
+        })
+    })
 }
 
 /// send(2).
@@ -128,7 +170,7 @@ unsafe fn transmit_message(socket: Socket, message: *const msghdr, flags: c_int)
     if head.msg_iovlen > cvt::PARTS_MAX {
         return Err(Errno::MSGSIZE);
     }
-    let send = |slices: &[IoSlice<'_>]| transmit(socket, slices, flags);
+    let send = |slices: &[IoSlice<'_>], reach: Reach| transmit_parts(socket, slices, reach, flags);
     // SAFETY: as the caller promises. Control data means nothing to a stream of ours.
     unsafe { cvt::with_slices(head.msg_iov, head.msg_iovlen, send) }
 }
@@ -168,7 +210,9 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
                 usize::try_from(sent).map_err(|_| errno::last())
             };
             // SAFETY: as the caller promises.
-            return cvt::number(unsafe { message::each_message(messages, count, send) });
+            return cvt::number(message::told(unsafe {
+                message::each_message(messages, count, send)
+            }));
         }
         // SAFETY: the caller's arguments, unchanged.
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
@@ -176,5 +220,7 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
     // SAFETY: each message as the caller promises.
     let send = |message: *mut msghdr| unsafe { transmit_message(socket, message, flags) };
     // SAFETY: as the caller promises.
-    cvt::number(unsafe { message::each_message(messages, count, send) })
+    cvt::number(message::told(unsafe {
+        message::each_message(messages, count, send)
+    }))
 }

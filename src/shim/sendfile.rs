@@ -9,13 +9,17 @@ use core::ffi::c_int;
 use std::io::IoSlice;
 
 use libc::{off_t, size_t, ssize_t};
+use rustix::fd::BorrowedFd;
+use rustix::fs::FileType;
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::cvt;
 use super::send::transmit;
 use crate::errno::{Errno, Result};
 use crate::fd::{Socket, accelerated};
-use crate::ffi::real;
+use crate::ffi::number_limit::with_room;
 use crate::ffi::staging::Staging;
+use crate::ffi::{descriptor, real};
 
 /// sendfile(2).
 ///
@@ -79,11 +83,38 @@ unsafe fn send_file(socket: Socket, from: c_int, offset: *mut off_t, count: size
         // SAFETY: not null, writable as the caller promises.
         unsafe { offset.write_unaligned(at) };
     }
-    cvt::count(result)
+    // What has no places is no such file at all where none was given.
+    cvt::count(result.map_err(|error| match error {
+        Errno::SPIPE if offset.is_null() => Errno::INVAL,
+        error => error,
+    }))
+}
+
+/// Whether the place in `file` moves on with what is read. The kernel must be able to splice from it (sendfile(2)); it is asked, by
+/// one byte into a pipe, about everything but files with a size and block devices.
+///
+/// # Errors
+/// EINVAL mostly, as sendfile(2).
+fn moves_on(file: BorrowedFd<'_>, at: off_t) -> Result<bool> {
+    let found = rustix::fs::fstat(file)?;
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::RegularFile if found.st_size > 0 => return Ok(true),
+        FileType::BlockDevice => return Ok(true),
+        _ => {}
+    }
+    let (end, start) = with_room(|| pipe_with(PipeFlags::CLOEXEC))?;
+    let before = u64::try_from(at).map_err(|_| Errno::INVAL)?;
+    let mut at = before;
+    let result = rustix::fs::sendfile(&start, file, Some(&mut at), 1);
+    for fd in [end, start] {
+        descriptor::close(descriptor::raw(fd));
+    }
+    result.map(|_| at != before)
 }
 
 fn copy_file(socket: Socket, from: c_int, at: &mut off_t, count: usize) -> Result<usize> {
-    let file = crate::ffi::descriptor::lend(from)?;
+    let file = descriptor::lend(from)?;
+    let moves = count == 0 || moves_on(file, *at)?;
     let mut staging = Staging::take()?;
     let mut done = 0;
     while done < count {
@@ -104,7 +135,9 @@ fn copy_file(socket: Socket, from: c_int, at: &mut off_t, count: usize) -> Resul
             Err(error) => return Err(error),
         };
         done += sent;
-        *at += off_t::try_from(sent).unwrap_or(0);
+        if moves {
+            *at += off_t::try_from(sent).unwrap_or(0);
+        }
         if sent < read {
             break;
         }

@@ -99,10 +99,25 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
                 Routed::Stack(result) => return cvt::done(result),
                 Routed::Again => {}
             },
+            // It is as one that never was connected (inet_stream_connect: SS_UNCONNECTED), at another port.
+            Target::Socket(socket) if has_failed(socket) => {
+                if let Err(error) = dissolve(socket) {
+                    return cvt::done(Err(error));
+                }
+            }
             Target::Socket(socket) => return cvt::done(listen_again(fd, socket, backlog, kernel)),
             Target::Kernel | Target::Epoll(_) => return kernel(),
         }
     }
+}
+
+/// Whether a connect of the socket has failed and a call has told so.
+fn has_failed(socket: Socket) -> bool {
+    state::cell(socket.link, socket.object).is_ok_and(|cell| {
+        cell.host.kind.load(Ordering::Acquire) == kind::FAILED
+            && cell.wish.told.load(Ordering::Acquire) != 0
+            && cell.host.error.load(Ordering::Acquire) == 0
+    })
 }
 
 /// A second listen changes the backlog, or begins anew after a shutdown; of a connection it is refused.

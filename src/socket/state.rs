@@ -111,6 +111,16 @@ pub fn take_error(cell: &ObjectCell) -> Option<Errno> {
     (error != 0).then(|| Errno::from_raw_os_error(error))
 }
 
+/// Keeps an error that a call could not tell for the next one, unless one is pending.
+pub fn keep_error(cell: &ObjectCell, error: Errno) {
+    let number = error.raw_os_error().unsigned_abs();
+    // Failure: another one is pending, and is told first.
+    let _ = cell
+        .host
+        .error
+        .compare_exchange(0, number, Ordering::AcqRel, Ordering::Relaxed);
+}
+
 /// When a wait that begins now ends by SO_RCVTIMEO or SO_SNDTIMEO; None = never.
 #[must_use]
 pub fn deadline(timeout_us: &AtomicU64) -> Option<Instant> {

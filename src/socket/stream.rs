@@ -182,7 +182,7 @@ fn receive(
         } else {
             u64::try_from(low - done)
                 .unwrap_or(u64::MAX)
-                .min(lowat(cell))
+                .min(readiness::low_water(cell))
         };
         let until = match deadline {
             Some(until) => until,
@@ -212,16 +212,12 @@ fn receive(
     }
 }
 
-fn lowat(cell: &ObjectCell) -> u64 {
-    u64::from(cell.read.rcvlowat.load(Ordering::Relaxed).max(1))
-}
-
 /// Bytes that a blocking call waits for (sock_rcvlowat).
 fn low_water(cell: &ObjectCell, flags: RecvFlags, total: usize) -> usize {
     if flags.waitall {
         return total;
     }
-    usize::try_from(lowat(cell)).map_or(total, |low| low.min(total))
+    usize::try_from(readiness::low_water(cell)).map_or(total, |low| low.min(total))
 }
 
 /// Copies what is there into `parts` from byte `done` of them on, and takes it unless it peeks.
@@ -396,6 +392,24 @@ pub fn send(link: &Link, object: Object, parts: &[IoSlice<'_>], flags: SendFlags
             }
         }
     }
+}
+
+/// Whether a send that does not wait would take a byte.
+///
+/// # Errors
+/// EBADF for a handle that is no more.
+pub fn has_room(link: &Link, object: Object) -> Result<bool> {
+    let cell = state::cell(link, object)?;
+    let writer = Writer {
+        link,
+        object,
+        cell,
+        parts: &[],
+        flags: SendFlags::default(),
+        total: 1,
+        capacity: link.control.layout().tx_bytes(object.index),
+    };
+    Ok(writer.is_room_there(1))
 }
 
 struct Writer<'a> {

@@ -202,6 +202,8 @@ pub struct FlowOptions {
     pub user_timeout_ms: u32,
     /// Receive ring capacity in bytes wanted (from SO_RCVBUF); 0 = the stack's.
     pub rx_bytes: u32,
+    /// KiB of the receive window at most (from SO_RCVBUF); 0 = as the ring has it.
+    pub window_kib: u16,
     /// TCP_MAXSEG; 0 = from the MTU.
     pub max_segment: u16,
     /// IP_TOS.

@@ -4,6 +4,7 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::api::{FlowMemory, FlowState};
+use super::ceiling::Ceiling;
 use super::demux::{Class, TcpFlags, TcpFrame, classify, classify_looped};
 use super::drop_reason::DropReason;
 use super::flow::Panicked;
@@ -396,6 +397,7 @@ impl Stack {
             packet,
             outlet: &mut outlet,
             track: &mut hot.track,
+            ceiling: Ceiling::of(cold),
             meter: &mut cold.meter,
             mac: cold.mac,
             looped: hot.flags.has(Flags::LOOPED),

@@ -12,6 +12,7 @@ use smoltcp::phy::{
 };
 use smoltcp::wire::HardwareAddress;
 
+use super::ceiling::Ceiling;
 use super::checksum;
 use super::counters::StackCounters;
 use super::frame::{ETHERTYPE_IPV4, EthernetHeader, PROTOCOL_TCP, put_word};
@@ -126,6 +127,8 @@ pub(crate) struct Wire<'a, 'b> {
     pub(crate) track: &'a mut Track,
     /// The rest of its bookkeeping.
     pub(crate) meter: &'a mut Meter,
+    /// How far SO_RCVBUF lets the window open.
+    pub(crate) ceiling: Ceiling,
     /// MAC address of the next hop.
     pub(crate) mac: [u8; 6],
     /// The peer is one of our own addresses.
@@ -162,7 +165,10 @@ impl Wire<'_, '_> {
         let finished = station
             .header(self.mac, ETHERTYPE_IPV4)
             .emit(header)
-            .and_then(|_| self.meter.on_sent(self.track, packet, self.now))
+            .and_then(|_| {
+                self.meter
+                    .on_sent(self.track, self.ceiling, packet, self.now)
+            })
             .and_then(|()| match self.urgent {
                 Some(end) => urgent::point(packet, end),
                 None => Some(()),

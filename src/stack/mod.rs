@@ -8,6 +8,7 @@ mod active_open;
 mod api;
 pub mod arp;
 mod buffers;
+mod ceiling;
 mod changes;
 pub mod checksum;
 mod control;

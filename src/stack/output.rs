@@ -1,10 +1,12 @@
 //! Segments out, bytes in from the program, and time.
 
 use super::api::{FlowMemory, FlowState};
+use super::ceiling::{Ceiling, owe_window};
 use super::flow::{Due, Engine};
 use super::flow_parts::{Cold, Flags, Hot, Phase};
 use super::input::ACK_DELAY;
 use super::neighbor::Resolution;
+use super::sequence::rcv_nxt;
 use super::stack::{Io, Stack};
 use super::tracker::{ahead, distance};
 use super::watchdog::{Verdict, Watched};
@@ -92,6 +94,7 @@ impl Stack {
             .engine
             .consume(usize::try_from(fresh).unwrap_or(usize::MAX));
         cold.consumed += done as u64;
+        owe_window(hot, cold);
         self.mark_dirty(index);
     }
 
@@ -344,7 +347,11 @@ impl Stack {
             FlowState::SynSent | FlowState::SynReceived | FlowState::Closed
         );
         if sent == 0 && synchronised {
-            let (seq, edge) = (hot.track.snd_nxt, cold.meter.open_edge(&hot.track));
+            let next = rcv_nxt(hot, cold);
+            let (seq, edge) = (
+                hot.track.snd_nxt,
+                cold.meter.open_edge(&hot.track, Ceiling::of(cold), next),
+            );
             self.send_ack(io, index, seq, edge);
         }
     }

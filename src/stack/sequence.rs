@@ -31,6 +31,6 @@ pub(crate) fn unsent(hot: &Hot, cold: &Cold) -> u32 {
 
 /// A stream offset in sequence space, which is its lower half.
 #[allow(clippy::cast_possible_truncation)]
-fn low(offset: u64) -> u32 {
+pub(crate) fn low(offset: u64) -> u32 {
     offset as u32
 }

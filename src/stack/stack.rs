@@ -314,6 +314,7 @@ impl Stack {
         if let Some((hot, cold)) = self.table.parts(index) {
             cold.options = *options;
             cold.meter.tos = options.tos;
+            super::ceiling::owe_window(hot, cold);
             hot.engine.set_options(options);
             if self.urgent.sending(hot.flags, index).is_some() {
                 hot.engine.hurry(true, options);

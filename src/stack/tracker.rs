@@ -5,6 +5,7 @@
 
 use core::time::Duration;
 
+use super::ceiling::Ceiling;
 use super::demux::{TcpFlags, TcpFrame};
 use super::frame::{Checksums, double_at, put_double, put_word, word_at};
 use super::patch::clamp_mss;
@@ -115,13 +116,22 @@ impl Meter {
         }
     }
 
-    /// The window field that may be advertised with `ack`, at most `wanted`.
-    pub(crate) fn window_for(&self, track: &Track, ack: u32, wanted: u16) -> u16 {
-        let wanted = self.steady(wanted);
+    /// The right edge that may not be passed with `ack`: where the memory ends, or where SO_RCVBUF does. None: neither is in the way.
+    fn limit(&self, track: &Track, ceiling: Ceiling, ack: u32) -> Option<u32> {
+        let open = ceiling.edge(track, ack);
         if !self.is_clamped() {
-            return wanted;
+            return open;
         }
-        let limit = track.irs.wrapping_add(1).wrapping_add(self.backed);
+        let memory = track.irs.wrapping_add(1).wrapping_add(self.backed);
+        Some(open.map_or(memory, |open| earlier(memory, open)))
+    }
+
+    /// The window field that may be advertised with `ack`, at most `wanted`.
+    fn window_for(&self, track: &Track, ceiling: Ceiling, ack: u32, wanted: u16) -> u16 {
+        let wanted = self.steady(wanted);
+        let Some(limit) = self.limit(track, ceiling, ack) else {
+            return wanted;
+        };
         let room = ahead(ack, limit) >> self.shift;
         wanted.min(u16::try_from(room).unwrap_or(u16::MAX))
     }
@@ -131,6 +141,7 @@ impl Meter {
     pub(crate) fn on_sent(
         &mut self,
         track: &mut Track,
+        ceiling: Ceiling,
         packet: &mut [u8],
         now: Instant,
     ) -> Option<()> {
@@ -142,14 +153,17 @@ impl Meter {
                 // None says that there is no such option to lower.
                 let _ = clamp_mss(packet, self.max_segment, Checksums::Port);
             }
-            if self.is_clamped() {
-                sent.window
-                    .min(u16::try_from(self.backed).unwrap_or(u16::MAX))
-            } else {
-                sent.window
-            }
+            let limits = [
+                (self.is_clamped(), self.backed),
+                (ceiling.bytes != 0, ceiling.bytes),
+            ];
+            limits
+                .iter()
+                .filter(|(holds, _)| *holds)
+                .filter_map(|(_, bytes)| u16::try_from(*bytes).ok())
+                .fold(sent.window, u16::min)
         } else {
-            self.window_for(track, sent.ack, sent.window)
+            self.window_for(track, ceiling, sent.ack, sent.window)
         };
         if window != sent.window {
             put_word(packet, IP + 14, window)?;
@@ -228,15 +242,10 @@ impl Meter {
         first.saturating_mul(factor).min(RTO_MAX)
     }
 
-    /// The right edge that may be advertised now.
-    pub(crate) fn open_edge(&self, track: &Track) -> u32 {
-        let mut edge = self.believed;
-        if self.is_clamped() {
-            let limit = track.irs.wrapping_add(1).wrapping_add(self.backed);
-            if distance(limit, edge) > 0 {
-                edge = limit;
-            }
-        }
+    /// The right edge that may be advertised now, where `next` is expected.
+    pub(crate) fn open_edge(&self, track: &Track, ceiling: Ceiling, next: u32) -> u32 {
+        let limit = self.limit(track, ceiling, next);
+        let edge = limit.map_or(self.believed, |limit| earlier(self.believed, limit));
         if distance(track.edge, edge) > 0 {
             edge
         } else {
@@ -296,6 +305,10 @@ impl Meter {
 #[allow(clippy::cast_possible_wrap)] // the wrap is the point
 pub(crate) const fn distance(from: u32, to: u32) -> i32 {
     to.wrapping_sub(from) as i32
+}
+
+fn earlier(one: u32, other: u32) -> u32 {
+    if distance(one, other) > 0 { one } else { other }
 }
 
 /// How far `to` lies after `from`; 0 when it lies before.

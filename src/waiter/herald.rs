@@ -13,6 +13,7 @@ use crate::channel::layout::EPOLLS;
 use crate::channel::sync::Ordering as ChannelOrdering;
 use crate::errno::Result;
 use crate::ffi::descriptor;
+use crate::ffi::number_limit::with_room;
 use crate::readiness::herald::{Eventfd, slot};
 
 /// The eventfd of each epoll's herald + 1, as this process knows it; 0 = none.
@@ -54,8 +55,9 @@ pub fn for_each(mut visit: impl FnMut(u32, HeraldFd)) {
 /// # Errors
 /// EMFILE, ENFILE, ENOMEM.
 pub fn make(epoll: u32) -> Result<HeraldFd> {
-    let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    keep(epoll, descriptor::internalize(made)?)
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    let made = with_room(|| descriptor::internalize(eventfd(0, flags)?))?;
+    keep(epoll, made)
 }
 
 /// Learns the herald of `epoll` from the host: another process has made it.

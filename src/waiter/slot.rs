@@ -15,6 +15,7 @@ use crate::attach::link::NUMBERS;
 use crate::channel::cell::SlotCell;
 use crate::channel::layout::SLOTS;
 use crate::errno::Result;
+use crate::ffi::number_limit::with_room;
 use crate::ffi::{descriptor, process};
 use crate::time::monotonic;
 use crate::{readiness, thread};
@@ -206,7 +207,8 @@ fn drop_eventfd(link: &Link, slot: u32) {
 
 /// Makes an eventfd at an internal number and tells it to the host.
 fn open_eventfd(link: &Link, slot: u32) -> Result<i32> {
-    let fd = descriptor::internalize(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)?;
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    let fd = with_room(|| descriptor::internalize(eventfd(0, flags)?))?;
     if let Err(error) = link.register_waiter(slot, fd) {
         descriptor::close(fd);
         return Err(error);

@@ -14,11 +14,11 @@ CALLS = {
     "tcp": ["socket"], "listener": ["socket", "setsockopt", "bind", "listen"], "dial": ["socket", "connect"],
     "pair": ["socket", "bind", "listen", "connect", "accept"], "reset": ["setsockopt", "close"], "closerange": ["close_range"],
     "dupfd": ["fcntl"], "sockname": ["getsockname"], "peername": ["getpeername"], "set": ["setsockopt"], "get": ["getsockopt"],
-    "positive": ["getsockopt"], "tcpinfo": ["getsockopt"], "message": ["recvmsg"], "skip": ["recv"], "fill": ["send"], "drain": ["recv", "poll"],
+    "positive": ["getsockopt"], "tcpinfo": ["getsockopt"], "cpu": ["getsockopt"], "message": ["recvmsg"], "skip": ["recv"], "fill": ["send"], "drain": ["recv", "poll"],
     "polls": ["poll"], "epoll": ["epoll_create1"], "ctl": ["epoll_ctl"], "wait": ["epoll_wait"], "print": ["dprintf"], "accept_name": ["accept"],
     "handle": ["sigaction"], "kill": ["pthread_kill"], "alarm": ["setitimer"], "cancel": ["pthread_cancel"],
 }
-NO_CALLS = {"pause", "join", "busy", "caught", "rawclose"}
+NO_CALLS = {"exhaust", "pause", "join", "busy", "caught", "rawclose"}
 HOW = {"null": "recv", "recvmmsg0": "recvmmsg"}
 FAULTS = {"fionread": "ioctl", "fionbio": "ioctl"}
 OPENS = {"event": "eventfd", "timer": "timerfd_create"}
@@ -45,7 +45,7 @@ def calls_of(line):
         return [HOW.get(how, how if how.isidentifier() and how not in ("unspec", "short", "six") else "sendto")]
     if name == "batch":
         return ["sendmmsg" if words[2] == "send" else "recvmmsg"]
-    if name == "parts":
+    if name in ("parts", "mixed"):
         return [words[2]]
     if name == "open":
         return [OPENS.get(words[2], "open")]

@@ -66,6 +66,8 @@ pub struct Header {
 pub struct LcoreLine {
     /// 1 while the lcore sleeps or is about to; who swaps it to 0 writes the lcore's eventfd.
     pub sleeping: AtomicU32,
+    /// The CPU that it is pinned to, plus one; 0 = whoever waits drives.
+    pub cpu: AtomicU32,
 }
 
 /// See [`Header::kicks`].

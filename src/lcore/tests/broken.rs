@@ -48,6 +48,7 @@ pub(crate) fn broken(policy: IdlePolicy) -> (LcoreConfig, Arc<Segments>) {
             spin: Duration::ZERO,
         },
         shares_cpu: true,
+        cpu: None,
         somaxconn: 1,
         peers: None,
         now: monotonic(),

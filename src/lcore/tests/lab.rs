@@ -99,6 +99,7 @@ pub(super) fn lcore_config(
             spin: Duration::ZERO,
         },
         shares_cpu: false,
+        cpu: None,
         somaxconn: 4_096,
         peers: None,
         now: Instant::from_millis(1),

@@ -336,3 +336,84 @@ fn everything_below_an_advertised_edge_is_taken_whatever_was_acknowledged_since(
         assert_eq!(heard.tcp.ack, NEXT + at, "{odd}");
     }
 }
+
+/// A ring of 64 KiB, of which the program wants no more than `kib` KiB as its window.
+fn ceiling(kib: u16) -> FlowOptions {
+    FlowOptions {
+        window_kib: kib,
+        ..ring(64 << 10)
+    }
+}
+
+const SHIFT: u8 = 1;
+
+#[test]
+fn a_small_receive_buffer_holds_the_window_down_and_reading_opens_it() {
+    let mut script = Script::listening(ceiling(2));
+    let answer = script.ask(&Segment::syn());
+    assert_eq!(answer.tcp.window, 2_048);
+    assert_eq!(shift_of(64 << 10), SHIFT);
+    let iss = answer.tcp.seq;
+    script.tell(&Segment::new(ACK, NEXT, iss + 1));
+    let flow = script.host.accept()[0];
+    let mut read = 0;
+    for round in 0..40_u32 {
+        let at = NEXT + round * 2_048;
+        let heard = script.burst(&[
+            Segment::new(ACK, at, iss + 1).carrying(&[1; 1_024]),
+            Segment::new(ACK, at + 1_024, iss + 1).carrying(&[2; 1_024]),
+            // Beyond what may come.
+            Segment::new(ACK, at + 2_048, iss + 1).carrying(&[3; 1_024]),
+        ]);
+        let last = heard.last().unwrap();
+        assert_eq!((last.tcp.ack, last.tcp.window), (at + 2_048, 0), "{round}");
+        read += script.host.read(script.now, flow, read).len() as u64;
+        let heard = script.wait(Duration::from_millis(1));
+        let update = heard.last().expect("the peer must be told").1.tcp.window;
+        assert_eq!(u32::from(update) << SHIFT, 2_048, "{round}");
+    }
+    script.host.memory.check_untouched();
+}
+
+#[test]
+fn a_receive_buffer_set_later_takes_nothing_back_and_a_larger_one_opens_at_once() {
+    let mut script = Script::listening(ring(64 << 10));
+    let (flow, iss) = script.open(PEER_PORT);
+    // 4096 were advertised with the SYN-ACK.
+    script.host.stack.set_options(flow, &ceiling(2));
+    let full: Vec<Segment> = (0..4)
+        .map(|part| Segment::new(ACK, NEXT + part * 1_024, iss + 1).carrying(&[5; 1_024]))
+        .collect();
+    let heard = script.burst(&full);
+    let last = &heard.last().unwrap().tcp;
+    assert_eq!((last.ack, last.window), (NEXT + 4_096, 0));
+    // Half of it is read: what is not read is still as much as may be there.
+    script.host.stack.consumed(script.now, flow, 2_048);
+    assert!(script.wait(Duration::from_millis(1)).is_empty());
+    script.host.stack.set_options(flow, &ceiling(8));
+    let heard = script.wait(Duration::from_millis(1));
+    let update = heard.last().expect("the peer must be told").1.tcp.window;
+    assert_eq!(
+        u32::from(update) << SHIFT,
+        4_096,
+        "as far as there is memory"
+    );
+}
+
+#[test]
+fn little_room_is_not_told_of() {
+    let mut script = Script::listening(ceiling(4));
+    let (flow, iss) = script.open(PEER_PORT);
+    let full: Vec<Segment> = (0..4)
+        .map(|part| Segment::new(ACK, NEXT + part * 1_024, iss + 1).carrying(&[5; 1_024]))
+        .collect();
+    script.burst(&full);
+    script.host.stack.consumed(script.now, flow, 1_000);
+    // A probe finds the window closed: 1000 bytes are less than a segment.
+    let answer = script.ask(&Segment::new(ACK, NEXT + 4_096, iss + 1).carrying(&[6]));
+    assert_eq!((answer.tcp.ack, answer.tcp.window), (NEXT + 4_096, 0));
+    script.host.stack.consumed(script.now, flow, 2_000);
+    let heard = script.wait(Duration::from_millis(1));
+    let update = heard.last().expect("the peer must be told").1.tcp.window;
+    assert_eq!(u32::from(update) << SHIFT, 2_000);
+}

@@ -4,6 +4,7 @@
 
 #include "state.h"
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
@@ -318,6 +319,31 @@ static void op_positive(struct call *this) /* NAME OPTION */
         say(this, result);
     else
         say_text(this, value > 0 ? "yes" : "no");
+}
+
+/* Opens files until there is no number left, or all but some: those are closed again. */
+static void op_exhaust(struct call *this) /* [LEFT] */
+{
+    struct rlimit most;
+    int last = -1, fd;
+    getrlimit(RLIMIT_NOFILE, &most);
+    most.rlim_cur = 300;
+    setrlimit(RLIMIT_NOFILE, &most);
+    while ((fd = open("/dev/null", O_RDONLY)) >= 0) last = fd;
+    int error = errno;
+    for (long left = number(this, 1, 0); left > 0; left--) close(last--);
+    say_text(this, errno_text(error));
+}
+
+static void op_cpu(struct call *this) /* NAME: whether SO_INCOMING_CPU says one of ours */
+{
+    int value = -2;
+    socklen_t size = sizeof value;
+    int result = getsockopt(fd_of(needed(this, 1)), SOL_SOCKET, SO_INCOMING_CPU, &value, &size);
+    if (result < 0)
+        say(this, result);
+    else
+        say_text(this, value >= 0 && value < sysconf(_SC_NPROCESSORS_CONF) ? "one" : value == -1 ? "none" : "wrong");
 }
 
 static void op_tcpinfo(struct call *this) /* NAME: the state */

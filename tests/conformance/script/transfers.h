@@ -130,7 +130,7 @@ static void op_skip(struct call *this) /* NAME SIZE: reads and forgets, whatever
 /* Until nothing more goes in, and until all of that has come out: how much it is differs. */
 static atomic_long filled;
 
-static void op_fill(struct call *this) /* NAME */
+static void op_fill(struct call *this) /* NAME [MOST]: with it only whether more went in */
 {
     static unsigned char bytes[16384];
     int fd = fd_of(needed(this, 1));
@@ -141,7 +141,10 @@ static void op_fill(struct call *this) /* NAME */
         if (more < 0 && errno == EAGAIN) pause_us(5000), idle++;
     } while (total < 64 << 20 && (more > 0 || (errno == EAGAIN && idle < 20)));
     atomic_fetch_add(&filled, total);
-    say(this, more);
+    if (this->count > 2)
+        say_text(this, total > number(this, 2, 0) ? "more" : "no more");
+    else
+        say(this, more);
 }
 
 static void op_drain(struct call *this) /* NAME */
@@ -229,6 +232,65 @@ static void op_fault(struct call *this) /* CALL NAME [beyond|unmapped]: in the f
                   : is(how, "preadv") ? preadv(fd, &good, 1, 0)
                                       : (fprintf(stderr, "script: no fault '%s'\n", how), exit(70), 0);
     say(this, result);
+}
+
+/* Messages of parts, with some that lie nowhere: 3,n4/5 is a part of 3 bytes and one of 4 in the first page, then a message of 5
+ * bytes; k is in the kernel's half, x a message of more parts than there may be. */
+enum { MESSAGES = 8, PIECES = 16 };
+static int lay(char *text, unsigned char *bytes, struct iovec parts[MESSAGES][PIECES], struct mmsghdr *all)
+{
+    int count = 0;
+    memset(all, 0, sizeof *all * MESSAGES);
+    for (char *message; count < MESSAGES && (message = strsep(&text, "/")); count++) {
+        struct msghdr *head = &all[count].msg_hdr;
+        head->msg_iov = parts[count];
+        if (*message == 'x') {
+            head->msg_iovlen = 2000;
+            continue;
+        }
+        for (char *part; head->msg_iovlen < PIECES && (part = strsep(&message, ","));) {
+            bool first = *part == 'n', kernel = *part == 'k';
+            size_t size = strtoul(part + (first || kernel), NULL, 10);
+            void *place = first ? (void *)16 : kernel ? (void *)0xffff800000000010 : (void *)bytes;
+            parts[count][head->msg_iovlen++] = (struct iovec){place, size};
+            if (!first && !kernel) bytes += size;
+        }
+    }
+    return count;
+}
+
+static void op_mixed(struct call *this) /* NAME CALL MESSAGES [FLAGS] */
+{
+    static unsigned char bytes[1 << 19];
+    struct iovec parts[MESSAGES][PIECES];
+    struct mmsghdr all[MESSAGES];
+    char text[64];
+    const char *how = needed(this, 2);
+    snprintf(text, sizeof text, "%s", needed(this, 3));
+    int count = lay(text, bytes, parts, all), fd = fd_of(this->words[1]), flags = (int)flags_of(message_flags, word(this, 4, "0"));
+    int size = (int)all[0].msg_hdr.msg_iovlen;
+    bool sends = is(how, "writev") || is(how, "sendmsg") || is(how, "sendmmsg") || is(how, "pwritev2");
+    if (sends)
+        new_bytes(bytes, sizeof bytes);
+    else
+        memset(bytes, 0xee, sizeof bytes);
+    long moved = is(how, "writev") ? writev(fd, parts[0], size)
+                 : is(how, "readv") ? readv(fd, parts[0], size)
+                 : is(how, "pwritev2") ? pwritev2(fd, parts[0], size, -1, 0)
+                 : is(how, "preadv2") ? preadv2(fd, parts[0], size, -1, 0)
+                 : is(how, "sendmsg") ? sendmsg(fd, &all[0].msg_hdr, flags)
+                 : is(how, "recvmsg") ? recvmsg(fd, &all[0].msg_hdr, flags)
+                 : is(how, "sendmmsg") ? sendmmsg(fd, all, (unsigned)count, (unsigned)flags)
+                                       : recvmmsg(fd, all, (unsigned)count, flags, NULL);
+    bool several = is(how, "sendmmsg") || is(how, "recvmmsg");
+    long total = several ? 0 : moved;
+    for (int n = 0; several && n < moved; n++) total += all[n].msg_len;
+    if (sends && total > 0) atomic_fetch_add(&sent_bytes, (unsigned)total);
+    if (sends || moved <= 0)
+        say(this, moved);
+    else
+        say_bytes(this, bytes, total);
+    for (int n = 0; several && n < moved; n++) sprintf(strchr(this->answer, 0), " %u", all[n].msg_len);
 }
 
 static void op_parts(struct call *this) /* NAME writev|readv|sendmsg|recvmsg COUNT: that many parts of one byte */
