@@ -175,8 +175,7 @@ impl Rig {
     fn start(&self, code: (&'static str, Module), params: &[u8], way: &Way) -> Result<Run, String> {
         self.gpu.enter().map_err(|fault| fault.to_string())?;
         let batches = batches(way);
-        let offload =
-            Prepared::new(&self.gpu, code, params, &batches)?.start(way.mode, &batches)?;
+        let offload = Prepared::new(&self.gpu, code, params, way.mode, &batches)?.start()?;
         Ok(Run {
             offload,
             events: Vec::new(),

@@ -105,20 +105,35 @@ pub(crate) fn ptx() -> String {
 
 /// A pipeline that runs on a stand-in.
 pub(crate) fn load(config: &Gpu) -> Pipeline {
-    let (pipeline, place) = Pipeline::load_with(config, &ptx()).unwrap();
+    let (pipeline, place) = load_one(config).unwrap();
     assert!(matches!(place, Placement::Gpu(_)), "{place:?}");
     pipeline
+}
+
+/// As [`load`] for so many lcores.
+pub(crate) fn load_all(config: &Gpu, lcores: usize) -> Vec<Pipeline> {
+    let all = Pipeline::load_with(config, lcores, &ptx()).unwrap();
+    let is_gpu = |(_, place): &(_, Placement)| matches!(place, Placement::Gpu(_));
+    assert!(all.iter().all(is_gpu), "{all:?}");
+    all.into_iter().map(|(pipeline, _)| pipeline).collect()
+}
+
+/// The pipeline of the only lcore, and where it runs.
+fn load_one(config: &Gpu) -> Result<(Pipeline, Placement), String> {
+    Pipeline::load_with(config, 1, &ptx()).map(|mut all| all.remove(0))
 }
 
 /// Where a stage of one rule comes to run.
 fn placed(stand_in: &StandIn, mode: Mode) -> Placement {
     let rule = super::pipeline::tests::rule(Kernel::Crc32c);
     let config = stand_in.config(mode, vec![rule]);
-    let (stage, place) = Pipeline::load_with(&config, &ptx()).unwrap();
+    let (stage, place) = load_one(&config).unwrap();
     assert!(stage.stream.is_some());
+    // A kernel that stays would hold up the next one's start.
+    drop(stage);
     let mut required = config;
     required.required = true;
-    let loaded = Pipeline::load_with(&required, &ptx());
+    let loaded = load_one(&required);
     match &place {
         Placement::NoGpu(why) => {
             let refused = loaded.unwrap_err();
@@ -181,6 +196,33 @@ fn whatever_the_driver_lacks_is_one_line_and_the_cpu() {
     );
 }
 
+/// Rules of several kernels, one of them linked.
+fn several_rules(use_them: impl FnOnce(Vec<PayloadRule>)) {
+    let rule = super::pipeline::tests::rule;
+    with_user("several", WithoutGpu::Refuse, |user| {
+        use_them(vec![rule(Kernel::Crc32c), user, rule(Kernel::Stats)]);
+    });
+}
+
+#[test]
+fn every_lcore_has_what_it_needs_before_any_kernel_begins() {
+    for mode in MODES {
+        several_rules(|rules| {
+            let stand_in = StandIn::new("", &[]);
+            let config = stand_in.config(mode, rules);
+            let all = Pipeline::load_with(&config, 3, &ptx()).unwrap();
+            let wanted = Placement::Gpu(format!("stand-in mode={}", mode.name()));
+            assert!(all.iter().all(|(_, place)| *place == wanted), "{all:?}");
+            // One after the other would have hung.
+            match (mode, load_one(&config)) {
+                (Mode::Launch, Ok((_, place))) => assert_eq!(place, wanted),
+                (_, Err(why)) => assert!(why.contains("says 9001"), "{why}"),
+                (_, other) => panic!("{other:?}"),
+            }
+        });
+    }
+}
+
 #[test]
 fn a_call_that_is_missing_costs_what_needs_it_and_no_more() {
     let lacks = |name: &str, mode| placed(&StandIn::new("", &[name]), mode);
@@ -234,7 +276,7 @@ fn a_gpu_is_chosen_by_index_address_or_uuid() {
         let rule = super::pipeline::tests::rule(Kernel::Stats);
         let mut config = stand_in.config(Mode::Launch, vec![rule]);
         config.device = device.to_owned();
-        Pipeline::load_with(&config, &ptx()).unwrap().1
+        load_one(&config).unwrap().1
     };
     let uuid = "GPU-abababab-abab-abab-abab-abababababab";
     for device in ["0", "0000:01:00.0", uuid] {
@@ -291,7 +333,7 @@ pub(crate) fn with_user<T>(
 }
 
 fn refusal(config: &Gpu) -> String {
-    Pipeline::load_with(config, &ptx()).unwrap_err()
+    load_one(config).unwrap_err()
 }
 
 #[test]
@@ -374,9 +416,7 @@ fn what_the_driver_has_against_a_users_function_is_told_with_its_log() {
         // The other rules have their GPU, and this one's payload passes.
         let stand_in = StandIn::new(faults, missing);
         let config = |without| stand_in.config(Mode::Launch, vec![user(&example.path(), without)]);
-        let placed = Pipeline::load_with(&config(WithoutGpu::Pass), &ptx())
-            .unwrap()
-            .1;
+        let placed = load_one(&config(WithoutGpu::Pass)).unwrap().1;
         assert!(matches!(placed, Placement::Gpu(_)), "{placed:?}");
     }
     // The example is of the version that the kernels have: with a newer one it is the example that is refused.
@@ -411,8 +451,7 @@ fn without_a_gpu_a_users_payload_is_refused_or_passes_as_the_rule_says() {
             &format!("passes-{}", mode.name()),
             WithoutGpu::Pass,
             |rule| {
-                let (pipeline, place) =
-                    Pipeline::load_with(&none.config(mode, vec![rule]), &ptx()).unwrap();
+                let (pipeline, place) = load_one(&none.config(mode, vec![rule])).unwrap();
                 assert!(!matches!(place, Placement::Gpu(_)), "{place:?}");
                 assert!(pipeline.stream.is_some());
             },

@@ -125,7 +125,9 @@ fn what_a_gpu_hides_a_cpu_reads_through_loss_and_full_rings() {
         config.on_full = on_full;
         let mut faults = FaultConfig::none();
         (faults.seed, faults.loss) = (3, 10_000);
-        let client = Pipeline::load(&Gpu::on_cpu(vec![cipher()])).unwrap();
+        let client = Pipeline::load(&Gpu::on_cpu(vec![cipher()]), 1)
+            .unwrap()
+            .remove(0);
         let mut lab = Lab::staged(faults, layout(), load(&config), client);
         let listener = lab.listen(16);
         let data: Vec<u8> = (0..=255).cycle().take(20_000).collect();

@@ -155,7 +155,9 @@ const CHUNKS: u64 = 40;
 fn every_mode_says_what_the_cpu_says() {
     for mode in MODES {
         let (rules, files) = all_rules(mode.name());
-        let mut cpu = Pipeline::load(&Gpu::on_cpu(rules.clone())).unwrap();
+        let mut cpu = Pipeline::load(&Gpu::on_cpu(rules.clone()), 1)
+            .unwrap()
+            .remove(0);
         let cpu = cpu.stream.as_mut().unwrap();
         let mut gpu = start(StandIn::new("", &[]), mode, rules, |_| {});
         for file in files {
