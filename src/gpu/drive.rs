@@ -132,9 +132,10 @@ impl Drive {
         }
     }
 
-    /// Waits a little for the GPU to be done with `slots`; what then still runs is left to the driver. For the end of a host only.
-    pub(super) fn leave(&self, slots: &mut Slots) {
-        for _ in 0..LEAVE_ROUNDS {
+    /// Waits for the GPU to be done with `slots`, about as long as `limit` says; what then still runs is left to the driver. For an end
+    /// only.
+    pub(super) fn leave(&self, slots: &mut Slots, limit: Duration) {
+        for _ in 0..limit.as_millis() / LEAVE_PAUSE.as_millis() {
             self.release(slots);
             let ended = self.mode == Mode::Persistent && slots.has_ended();
             if ended || self.caller.is_idle() || self.caller.has_failed() {
@@ -174,5 +175,4 @@ fn grid(packets: usize) -> Grid {
     }
 }
 
-const LEAVE_ROUNDS: u32 = 100;
 const LEAVE_PAUSE: Duration = Duration::from_millis(1);

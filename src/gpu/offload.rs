@@ -303,6 +303,13 @@ impl Offload {
         }
     }
 
+    /// Waits for the GPU to be done, when it may be expected to be within `limit`: whoever comes next may take memory.
+    pub(super) fn leave(&mut self, limit: Duration) {
+        if self.is_well() {
+            self.drive.leave(&mut self.slots, limit);
+        }
+    }
+
     /// What was gathered is the CPU's, and what is out as well, because it is worked on in order. The buffers of that stay out
     /// until the GPU gives them back.
     fn give_up(&mut self, events: &mut Vec<Event>) {
@@ -319,8 +326,11 @@ const ORDERS: &str = "too many orders wait for the driver";
 /// Between looks at a batch that is late.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
+/// The end of a host waits for each ring.
+const LEAVE: Duration = Duration::from_millis(100);
+
 impl Drop for Offload {
     fn drop(&mut self) {
-        self.drive.leave(&mut self.slots);
+        self.drive.leave(&mut self.slots, LEAVE);
     }
 }

@@ -74,6 +74,11 @@ impl StandIn {
         std::fs::write(self.beside("go"), "").unwrap();
     }
 
+    /// What hangs from now on hangs again.
+    pub(crate) fn halt(&self) {
+        std::fs::remove_file(self.beside("go")).unwrap();
+    }
+
     /// A stage of these rules on this driver.
     pub(crate) fn config(&self, mode: Mode, rules: Vec<PayloadRule>) -> Gpu {
         Gpu {
@@ -180,6 +185,9 @@ fn whatever_the_driver_lacks_is_one_line_and_the_cpu() {
         ("alloc=2", "cuMemAlloc says 2 (CUDA_ERROR_OUT_OF_MEMORY)"),
         ("register=2", "cuMemHostRegister says 2"),
         ("register=2@2", "kernel crc32c: cuMemHostRegister says 2"),
+        ("fill=700", "cuMemsetD8 says 700"),
+        ("upload=700", "cuMemcpyHtoD says 700"),
+        ("stream=2", "cuStreamCreate says 2"),
     ] {
         for mode in MODES {
             let place = placed(&StandIn::new(faults, &[]), mode);
@@ -189,11 +197,24 @@ fn whatever_the_driver_lacks_is_one_line_and_the_cpu() {
             );
         }
     }
-    let launched = placed(&StandIn::new("launch=701", &[]), Mode::Persistent);
-    assert!(
-        matches!(&launched, Placement::NoGpu(why) if why == "cuLaunchCooperativeKernel says 701"),
-        "{launched:?}"
-    );
+    for (faults, mode, wanted) in [
+        (
+            "launch=701",
+            Mode::Persistent,
+            "cuLaunchCooperativeKernel says 701",
+        ),
+        ("launch=701", Mode::Memops, "cuLaunchKernel says 701"),
+        ("launch=701", Mode::Graph, "cuGraphLaunch says 701"),
+        ("wait=801", Mode::Memops, "cuStreamWaitValue32 says 801"),
+        ("graph=2", Mode::Graph, "cuGraphCreate says 2"),
+        ("graph=801@2", Mode::Graph, "cuGraphInstantiate"),
+    ] {
+        let place = placed(&StandIn::new(faults, &[]), mode);
+        assert!(
+            matches!(&place, Placement::NoGpu(why) if why.starts_with(wanted)),
+            "{faults}: {place:?}"
+        );
+    }
 }
 
 /// Rules of several kernels, one of them linked.

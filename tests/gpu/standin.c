@@ -8,7 +8,7 @@
  *
  * Faults stand in the file beside the library, its name with ".faults", one `key=value` or `key=value@N` a line: the fault holds
  * from the N-th time on (1). A value for calls is the code that they return.
- *   init, count, version, major, context, load, function, alloc, fill, upload, register, stream, launch, query, wait, graph   as the
+ *   init, count, version, major, context, load, function, alloc, fill, upload, download, register, stream, launch, query, wait, graph   as the
  *   calls
  *   link, linkadd, linkend   as cuLinkCreate, cuLinkAddData, cuLinkComplete
  *   ptx=75      the newest PTX version
@@ -90,16 +90,17 @@ static long fault(const char *key, long none) {
     return none;
 }
 
-/* As `fault`, the N-th time only. */
+/* As `fault`, the N-th time only; a key may stand there several times. */
 static long once_fault(const char *key, long none) {
     pthread_once(&once, read_faults);
+    long value = none;
     for (int at = 0; at < fault_count; at++) {
         if (strcmp(faults[at].key, key) == 0) {
             long seen = atomic_fetch_add(&faults[at].seen, 1) + 1;
-            return seen == faults[at].from ? faults[at].value : none;
+            value = seen == faults[at].from ? faults[at].value : value;
         }
     }
-    return none;
+    return value;
 }
 
 static int said(const char *key) {
@@ -490,6 +491,9 @@ int cuMemAlloc_v2(uint64_t *pointer, size_t bytes) {
 }
 int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
     return memcpy(HOST(void, to), from, bytes), taken("upload");
+}
+int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
+    return memcpy(to, HOST(void, from), bytes), taken("download");
 }
 int cuMemsetD8_v2(uint64_t to, unsigned char value, size_t bytes) {
     return memset(HOST(void, to), value, bytes), taken("fill");
