@@ -247,6 +247,18 @@ impl StreamStage {
         }
     }
 
+    /// Whether a rule for bytes of this direction of a flow can be run by the GPU alone, and is.
+    pub fn needs_gpu(&mut self, id: FlowId, way: Direction, ends: Ends) -> bool {
+        let Self {
+            rules, flows, air, ..
+        } = self;
+        let Some(air) = air.as_ref().filter(|air| air.gpu.is_on()) else {
+            return false;
+        };
+        let flow = flows.entry(id).or_insert_with(|| Flow::new(rules, ends));
+        flow.needs_gpu(rules, air, way)
+    }
+
     /// The ends of a flow that was judged before.
     #[must_use]
     pub fn ends(&self, id: FlowId) -> Option<Ends> {
