@@ -121,7 +121,7 @@ fn payload_may_lie_in_the_gpu_s_own_memory() {
     let output = bench(
         &library,
         &[
-            &["--parts", "sweep", "--kernels", "chacha20", "--json", "-"],
+            &["--parts", "sweep", "--kernels", "macswap", "--json", "-"],
             &small[..],
         ]
         .concat(),
@@ -135,16 +135,16 @@ fn payload_may_lie_in_the_gpu_s_own_memory() {
     // The comparison sees what lies there.
     let wrong = changed_kernels(
         "wrong-resident",
-        "chacha20.cuh",
-        "0x61707865u",
-        "0x61707866u",
+        "bench.cuh",
+        "lane < 6 ? lane + 6",
+        "lane < 6 ? lane + 5",
     );
     let library = stand_in(&wrong, "standin-wrong-resident");
     let only = [
         "--parts",
         "sweep",
         "--kernels",
-        "chacha20",
+        "macswap",
         "--memory",
         "gpu",
     ];
