@@ -12,6 +12,10 @@ use std::process::ExitCode;
 
 #[path = "gpu-bench/arguments.rs"]
 mod arguments;
+#[path = "gpu-bench/beside.rs"]
+mod beside;
+#[path = "gpu-bench/cores.rs"]
+mod cores;
 #[path = "gpu-bench/correctness.rs"]
 mod correctness;
 #[path = "gpu-bench/faults.rs"]
@@ -94,6 +98,15 @@ fn main() -> ExitCode {
             }
         };
     }
+    if arguments.neighbour {
+        return match beside::child(&arguments) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(words) => {
+                eprintln!("{words}");
+                ExitCode::from(WRONG)
+            }
+        };
+    }
     let place = match Place::open(&arguments) {
         Ok(place) => place,
         Err(why) if arguments.on == On::Gpu => {
@@ -139,8 +152,10 @@ fn run(
     report: &mut Report,
 ) -> Result<(), Stop> {
     for part in arguments.parts() {
-        if let (Place::Cpu(_), Part::Correctness | Part::Costs | Part::Ceilings | Part::Faults) =
-            (&place, part)
+        if let (
+            Place::Cpu(_),
+            Part::Correctness | Part::Costs | Part::Ceilings | Part::Beside | Part::Faults,
+        ) = (&place, part)
         {
             report.skip(part.name(), "it needs a GPU");
             continue;
@@ -150,6 +165,7 @@ fn run(
             Part::Costs => sweep::costs(&mut place, arguments, signals, report)?,
             Part::Ceilings => sweep::ceilings(&mut place, arguments, signals, report)?,
             Part::Sweep => sweep::sweep(&mut place, arguments, signals, report)?,
+            Part::Beside => beside::run(&mut place, arguments, signals, report)?,
             Part::Faults => faults::run(&mut place, arguments, signals, report)?,
         }
     }

@@ -6,12 +6,11 @@ use super::{Config, Progress};
 pub const LCORES_MAX: u32 = 8;
 
 impl Config {
-    /// Lcores that serve: one for each CPU of `dpdk.core_list_global`. Inline progress has one loop, and the payload stage looks at
-    /// all flows in one place: there it is one.
+    /// Lcores that serve: one for each CPU of `dpdk.core_list_global`. Inline progress has one loop: there it is one.
     #[must_use]
     pub fn lcores(&self) -> u32 {
         let named = self.dpdk.cores.as_ref().map_or(1, Vec::len);
-        if self.run.progress == Progress::Inline || self.gpu.is_some() {
+        if self.run.progress == Progress::Inline {
             return 1;
         }
         u32::try_from(named)

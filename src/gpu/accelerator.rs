@@ -65,6 +65,14 @@ impl Accelerator {
         Ok(fresh)
     }
 
+    /// As [`Accelerator::shared`], in a context that nobody else has.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn apart(wanted: &Gpu, ptx: &str) -> Result<Arc<Self>, String> {
+        Self::open(&wanted.driver_library, &wanted.device, ptx).map(Arc::new)
+    }
+
     fn open(library: &str, device: &str, ptx: &str) -> Result<Self, String> {
         let driver = Driver::open(library)?;
         driver.init().map_err(|fault| match fault.code {

@@ -65,18 +65,28 @@ pub(super) enum Phase {
     Bypassed,
 }
 
-impl Air {
-    /// Opens the GPU and puts every kernel that has a GPU version to work.
+/// Everything that a stage needs, taken of the GPU; no kernel is at work.
+#[derive(Debug)]
+pub(super) struct Grounded {
+    gpu: Arc<Accelerator>,
+    rules: Vec<Option<Prepared>>,
+    pool: Pool,
+    mode: Mode,
+    on_full: Instead,
+    on_timeout: Instead,
+}
+
+impl Grounded {
+    /// Opens the GPU and takes what every kernel that has a GPU version needs.
     ///
     /// # Errors
     /// One line.
-    pub(super) fn open(config: &Gpu, rules: &mut [Rule], ptx: &str) -> Result<Self, String> {
+    pub(super) fn new(config: &Gpu, rules: &mut [Rule], ptx: &str) -> Result<Self, String> {
         let gpu = Accelerator::shared(config, ptx)?;
         gpu.enter().map_err(|fault| fault.to_string())?;
         let batches = &config.batches;
         let pool = Pool::new(gpu.driver, batches.slots * batches.max_packets)
             .map_err(|fault| fault.to_string())?;
-        // All memory first: a kernel that stays would hold up whoever allocates.
         let mut prepared = Vec::with_capacity(rules.len());
         for rule in rules {
             let name = rule.kernel.name();
@@ -91,40 +101,53 @@ impl Air {
                 }
             };
             prepared.push(match rule.kernel.device_params() {
-                Ok(params) => Some(Prepared::new(&gpu, (name, module), &params, batches)?),
+                Ok(params) => {
+                    let (code, mode) = ((name, module), config.mode);
+                    Some(Prepared::new(&gpu, code, &params, mode, batches)?)
+                }
                 Err(why) => {
                     crate::warn!("gpu kernel={name} now=\"the CPU runs it\" reason=\"{why}\"");
                     None
                 }
             });
         }
-        let start = |prepared: Option<Prepared>| {
-            prepared
-                .map(|prepared| prepared.start(config.mode, batches))
-                .transpose()
-        };
-        let made: Result<Vec<_>, String> = prepared.into_iter().map(start).collect();
-        let made = made?;
         Ok(Self {
             gpu,
-            rules: made,
+            rules: prepared,
             pool,
+            mode: config.mode,
             on_full: config.on_full,
             on_timeout: config.on_timeout,
+        })
+    }
+
+    /// Puts the kernels to work, when every stage of the process lies ready: a kernel that stays would hold up whoever takes
+    /// memory or code. With it what the operator is told.
+    ///
+    /// # Errors
+    /// One line.
+    pub(super) fn start(self) -> Result<(Air, String), String> {
+        let start = |prepared: Option<Prepared>| prepared.map(Prepared::start).transpose();
+        let rules: Result<Vec<_>, String> = self.rules.into_iter().map(start).collect();
+        let what = format!("{} mode={}", self.gpu.name, self.mode.name());
+        let air = Air {
+            rules: rules?,
+            gpu: self.gpu,
+            pool: self.pool,
+            on_full: self.on_full,
+            on_timeout: self.on_timeout,
             woken: Vec::new(),
             stalled: VecDeque::new(),
             waiting: VecDeque::new(),
             serial: 0,
             events: Vec::new(),
             scratch: Vec::new(),
-        })
+        };
+        Ok((air, what))
     }
+}
 
-    /// For the operator.
-    pub(super) fn describe(&self, mode: Mode) -> String {
-        format!("{} mode={}", self.gpu.name, mode.name())
-    }
-
+impl Air {
     /// The ring of a rule, when it may be used now.
     pub(super) fn well(&self, rule: usize) -> Option<&Offload> {
         let offload = self.rules.get(rule)?.as_ref()?;

@@ -55,6 +55,11 @@ impl Order {
 
 /// The calls of one way to drive a ring; made by the thread alone.
 pub(super) trait Calls: Send + core::fmt::Debug {
+    /// Puts what stays or waits on the GPU there, ahead of the thread: nothing is taken of the GPU from then on.
+    fn begin(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+
     /// The thread begins.
     fn enter(&mut self) -> Result<(), Fault>;
 

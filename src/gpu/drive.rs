@@ -31,12 +31,20 @@ pub(super) struct Drive {
     caller: Caller,
 }
 
-impl Drive {
-    /// Starts a way of driving `slots` with the kernel of this name in a module.
+/// A way for which everything was taken of the GPU that it needs, and that has not begun.
+#[derive(Debug)]
+pub(super) struct Ready {
+    mode: Mode,
+    calls: Box<dyn Calls>,
+    places: usize,
+}
+
+impl Ready {
+    /// A way of driving `slots` with the kernel of this name in a module.
     ///
     /// # Errors
     /// One line: what the driver or the GPU lacks for it.
-    pub(super) fn start(
+    pub(super) fn new(
         mode: Mode,
         gpu: &Arc<Accelerator>,
         (kernel, module): (&str, Module),
@@ -57,19 +65,35 @@ impl Drive {
         };
         let function = gpu.function(module, kernel, name)?;
         let calls: Box<dyn Calls> = match mode {
-            Mode::Persistent => {
-                Box::new(persistent::Persistent::start(at, function, slots, blocks).map_err(text)?)
-            }
-            Mode::Memops => Box::new(memops::Memops::start(at, function, slots).map_err(text)?),
-            Mode::Graph => Box::new(graph::Graphs::start(at, function, slots).map_err(text)?),
+            Mode::Persistent => Box::new(persistent::Persistent::new(at, function, slots, blocks)),
+            Mode::Memops => Box::new(memops::Memops::new(at, function, slots)),
+            Mode::Graph => Box::new(graph::Graphs::new(at, function, slots).map_err(text)?),
             // The CPU has no ring.
             Mode::Launch | Mode::Cpu => Box::new(launch::Launch::new(at, function, slots)),
         };
-        // A slot has one order at a time; and a look.
-        let caller = Caller::start(calls, slots.count() + 2)?;
-        Ok(Self { mode, caller })
+        Ok(Self {
+            mode,
+            calls,
+            // A slot has one order at a time; and a look.
+            places: slots.count() + 2,
+        })
     }
 
+    /// Begins. Nothing may be taken of the GPU from now on, for this ring or another one: who asks for memory or code waits for
+    /// what stays there.
+    ///
+    /// # Errors
+    /// As for [`Ready::new`].
+    pub(super) fn start(mut self) -> Result<Drive, String> {
+        self.calls.begin().map_err(|fault| fault.to_string())?;
+        Ok(Drive {
+            mode: self.mode,
+            caller: Caller::start(self.calls, self.places)?,
+        })
+    }
+}
+
+impl Drive {
     /// A slot was handed over with so many packets; false: too many orders wait.
     #[must_use]
     pub(super) fn submit(&self, slot: usize, count: usize) -> bool {
@@ -108,9 +132,10 @@ impl Drive {
         }
     }
 
-    /// Waits a little for the GPU to be done with `slots`; what then still runs is left to the driver. For the end of a host only.
-    pub(super) fn leave(&self, slots: &mut Slots) {
-        for _ in 0..LEAVE_ROUNDS {
+    /// Waits for the GPU to be done with `slots`, about as long as `limit` says; what then still runs is left to the driver. For an end
+    /// only.
+    pub(super) fn leave(&self, slots: &mut Slots, limit: Duration) {
+        for _ in 0..limit.as_millis() / LEAVE_PAUSE.as_millis() {
             self.release(slots);
             let ended = self.mode == Mode::Persistent && slots.has_ended();
             if ended || self.caller.is_idle() || self.caller.has_failed() {
@@ -150,5 +175,4 @@ fn grid(packets: usize) -> Grid {
     }
 }
 
-const LEAVE_ROUNDS: u32 = 100;
 const LEAVE_PAUSE: Duration = Duration::from_millis(1);

@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::chunk::Chunk;
 
-/// The way to the writer of one file. Dropped, it ends the writer behind what was given to it.
-#[derive(Debug)]
+/// The way to the writer of one file. When all are dropped, the writer ends behind what was given to it.
+#[derive(Clone, Debug)]
 pub struct Mirror {
     to: SyncSender<Vec<u8>>,
 }
@@ -56,6 +56,19 @@ impl Mirror {
                 }
             })?;
         Ok(Self { to })
+    }
+
+    /// The mirror of `path` among those of `known`, where it is made when it is new: a file has one writer.
+    ///
+    /// # Errors
+    /// As for [`Mirror::create`].
+    pub(super) fn shared(path: &str, known: &mut Vec<(String, Self)>) -> io::Result<Self> {
+        if let Some((_, mirror)) = known.iter().find(|(other, _)| other == path) {
+            return Ok(mirror.clone());
+        }
+        let mirror = Self::create(path)?;
+        known.push((path.to_owned(), mirror.clone()));
+        Ok(mirror)
     }
 
     /// Gives a copy of `chunk` to the writer; false when it has too much to do already. Never blocks.

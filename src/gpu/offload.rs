@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::accelerator::Accelerator;
-use super::drive::Drive;
+use super::drive::{Drive, Ready};
 use super::ring::{PacketRecord, PacketResult, verdict};
 use super::slots::{Slots, State};
 use crate::config::payload::{Batches, Mode};
@@ -71,17 +71,18 @@ pub(super) struct Offload {
     pub(super) late: u64,
 }
 
-/// A kernel whose ring and parameters lie ready on the GPU.
+/// A kernel for which everything lies ready on the GPU.
 #[derive(Debug)]
 pub(super) struct Prepared {
     gpu: Arc<Accelerator>,
-    kernel: &'static str,
-    module: Module,
     slots: Slots,
+    ready: Ready,
+    max_wait: Duration,
+    timeout: Duration,
 }
 
 impl Prepared {
-    /// Takes all memory that the kernel of this name needs.
+    /// Takes all of the GPU that the kernel of this name needs in a mode.
     ///
     /// # Errors
     /// One line.
@@ -89,36 +90,39 @@ impl Prepared {
         gpu: &Arc<Accelerator>,
         (kernel, module): (&'static str, Module),
         params: &[u8],
+        mode: Mode,
         batches: &Batches,
     ) -> Result<Self, String> {
         let text = |fault: Fault| format!("kernel {kernel}: {fault}");
         let params = gpu.upload(params).map_err(text)?;
         let slots = Slots::new(gpu.driver, batches.slots, batches.max_packets, params);
+        let slots = slots.map_err(text)?;
+        let ready = Ready::new(mode, gpu, (kernel, module), &slots, batches.blocks)?;
         Ok(Self {
             gpu: Arc::clone(gpu),
-            kernel,
-            module,
-            slots: slots.map_err(text)?,
+            slots,
+            ready,
+            max_wait: batches.max_wait,
+            timeout: batches.timeout,
         })
     }
 
-    /// Puts it to work. Nothing may be allocated on the GPU afterwards: a kernel that stays would hold it up.
+    /// Puts it to work, when everything of the process lies ready: see [`Ready::start`].
     ///
     /// # Errors
     /// One line.
-    pub(super) fn start(self, mode: Mode, batches: &Batches) -> Result<Offload, String> {
-        let code = (self.kernel, self.module);
-        let drive = Drive::start(mode, &self.gpu, code, &self.slots, batches.blocks)?;
+    pub(super) fn start(self) -> Result<Offload, String> {
+        let drive = self.ready.start()?;
         Ok(Offload {
             gpu: self.gpu,
+            open: Vec::with_capacity(self.slots.packets_max()),
+            opened: Instant::ZERO,
+            out: VecDeque::with_capacity(self.slots.count()),
             slots: self.slots,
             drive,
-            open: Vec::with_capacity(batches.max_packets),
-            opened: Instant::ZERO,
-            out: VecDeque::with_capacity(batches.slots),
             next: 0,
-            max_wait: batches.max_wait,
-            timeout: batches.timeout,
+            max_wait: self.max_wait,
+            timeout: self.timeout,
             batches: 0,
             late: 0,
         })
@@ -299,6 +303,13 @@ impl Offload {
         }
     }
 
+    /// Waits for the GPU to be done, when it may be expected to be within `limit`: whoever comes next may take memory.
+    pub(super) fn leave(&mut self, limit: Duration) {
+        if self.is_well() {
+            self.drive.leave(&mut self.slots, limit);
+        }
+    }
+
     /// What was gathered is the CPU's, and what is out as well, because it is worked on in order. The buffers of that stay out
     /// until the GPU gives them back.
     fn give_up(&mut self, events: &mut Vec<Event>) {
@@ -315,8 +326,11 @@ const ORDERS: &str = "too many orders wait for the driver";
 /// Between looks at a batch that is late.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
+/// The end of a host waits for each ring.
+const LEAVE: Duration = Duration::from_millis(100);
+
 impl Drop for Offload {
     fn drop(&mut self) {
-        self.drive.leave(&mut self.slots);
+        self.drive.leave(&mut self.slots, LEAVE);
     }
 }

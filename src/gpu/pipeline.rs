@@ -1,8 +1,10 @@
 //! The rules of the config with their kernels, loaded once.
 
+use core::cell::RefCell;
 use core::net::Ipv4Addr;
 use std::path::Path;
 
+use super::air::Grounded;
 use super::builtin::Builtin;
 use super::chunk::{Direction, Ends};
 use super::kernel::PayloadKernel;
@@ -119,30 +121,41 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Reads the files that the rules name, builds their kernels and puts them to work where `gpu.mode` says. May take a
-    /// second for a large rules file or a GPU: it is for the start of a host, not for the loop.
+    /// Reads the files that the rules name, builds their kernels for each of so many lcores, and puts them to work where
+    /// `gpu.mode` says. May take a second for a large rules file or a GPU: it is for the start of a host, not for the loop.
     ///
     /// # Errors
     /// One line for the operator: the rule, the file and what is wrong with it, every rule's faults at once; or why there is
     /// no GPU where one is required.
-    pub fn load(config: &Gpu) -> Result<Self, String> {
-        let (made, place) = Self::load_with(config, KERNELS)?;
-        match place {
-            Placement::Cpu => {}
-            Placement::Gpu(name) => crate::info!("gpu event=on device=\"{name}\""),
-            Placement::NoGpu(why) => {
-                crate::warn!(
-                    "gpu event=unusable now=\"the CPU runs every kernel\" reason=\"{why}\""
-                );
+    pub fn load(config: &Gpu, lcores: usize) -> Result<Vec<Self>, String> {
+        let mut made = Vec::with_capacity(lcores);
+        let mut told: Vec<Placement> = Vec::new();
+        for (pipeline, place) in Self::load_with(config, lcores, KERNELS)? {
+            if !told.contains(&place) {
+                place.tell();
+                told.push(place);
             }
+            made.push(pipeline);
         }
         Ok(made)
     }
 
     /// As [`Pipeline::load`] with the GPU's code.
-    pub(super) fn load_with(config: &Gpu, ptx: &str) -> Result<(Self, Placement), String> {
-        let made = Self::build(config, &|path| Mirror::create(path).map(Some))?;
-        made.place(config, ptx)
+    pub(super) fn load_with(
+        config: &Gpu,
+        lcores: usize,
+        ptx: &str,
+    ) -> Result<Vec<(Self, Placement)>, String> {
+        let mirrors = RefCell::new(Vec::new());
+        let mirror = |path: &str| Mirror::shared(path, &mut mirrors.borrow_mut()).map(Some);
+        // All of them take what they need before one begins: a kernel that stays would hold up whoever takes memory or code.
+        let ready: Result<Vec<Ready>, String> = (0..lcores)
+            .map(|_| Ok(Self::build(config, &mirror)?.prepare(config, ptx)))
+            .collect();
+        ready?
+            .into_iter()
+            .map(|ready| ready.start(config))
+            .collect()
     }
 
     /// Says whether [`Pipeline::load`] would succeed, and where the kernels would run; writes nothing.
@@ -154,28 +167,20 @@ impl Pipeline {
             let folder = Path::new(path).parent().unwrap_or_else(|| Path::new("/"));
             std::fs::metadata(folder).map(|_| None)
         })?;
-        made.place(config, KERNELS).map(|(_, place)| place)
+        let ready = made.prepare(config, KERNELS);
+        ready.start(config).map(|(_, place)| place)
     }
 
-    /// Gives the rules that look at streams to the GPU.
-    fn place(mut self, config: &Gpu, ptx: &str) -> Result<(Self, Placement), String> {
-        let place = match &mut self.stream {
-            Some(stage) if config.mode != Mode::Cpu => match stage.take_off_with(config, ptx) {
-                Ok(name) => Placement::Gpu(name),
-                Err(why) if config.required => return Err(format!("gpu.required: {why}")),
-                Err(why) => Placement::NoGpu(why),
-            },
-            _ => Placement::Cpu,
+    /// Takes all of the GPU that the rules need which look at streams.
+    fn prepare(mut self, config: &Gpu, ptx: &str) -> Ready {
+        let gpu = match &mut self.stream {
+            Some(stage) if config.mode != Mode::Cpu => Some(stage.prepare(config, ptx)),
+            _ => None,
         };
-        let why = match &place {
-            Placement::Gpu(_) => return Ok((self, place)),
-            Placement::Cpu => "the kernels run on the CPU here",
-            Placement::NoGpu(why) => why,
-        };
-        for rule in self.stream.iter().flat_map(StreamStage::rules) {
-            rule.do_without(why)?;
+        Ready {
+            pipeline: self,
+            gpu,
         }
-        Ok((self, place))
     }
 
     fn build(config: &Gpu, mirror: MakeMirror<'_>) -> Result<Self, String> {
@@ -211,6 +216,36 @@ impl Pipeline {
     }
 }
 
+/// A pipeline that has not begun.
+struct Ready {
+    pipeline: Pipeline,
+    /// What it has of the GPU, or why nothing; None: it runs on the CPU.
+    gpu: Option<Result<Grounded, String>>,
+}
+
+impl Ready {
+    fn start(self, config: &Gpu) -> Result<(Pipeline, Placement), String> {
+        let Self { mut pipeline, gpu } = self;
+        let place = match (gpu, &mut pipeline.stream) {
+            (Some(ready), Some(stage)) => match ready.and_then(|ready| stage.start(ready)) {
+                Ok(name) => Placement::Gpu(name),
+                Err(why) if config.required => return Err(format!("gpu.required: {why}")),
+                Err(why) => Placement::NoGpu(why),
+            },
+            _ => Placement::Cpu,
+        };
+        let why = match &place {
+            Placement::Gpu(_) => return Ok((pipeline, place)),
+            Placement::Cpu => "the kernels run on the CPU here",
+            Placement::NoGpu(why) => why,
+        };
+        for rule in pipeline.stream.iter().flat_map(StreamStage::rules) {
+            rule.do_without(why)?;
+        }
+        Ok((pipeline, place))
+    }
+}
+
 /// Where the kernels of a pipeline run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Placement {
@@ -220,6 +255,20 @@ pub enum Placement {
     Gpu(String),
     /// On the CPU, because there is no GPU; why.
     NoGpu(String),
+}
+
+impl Placement {
+    fn tell(&self) {
+        match self {
+            Self::Cpu => {}
+            Self::Gpu(name) => crate::info!("gpu event=on device=\"{name}\""),
+            Self::NoGpu(why) => {
+                crate::warn!(
+                    "gpu event=unusable now=\"the CPU runs every kernel\" reason=\"{why}\""
+                );
+            }
+        }
+    }
 }
 
 /// Makes the mirror of a path.
@@ -335,7 +384,7 @@ pub(super) mod tests {
 
     /// A pipeline of these rules.
     pub(in super::super) fn pipeline(rules: Vec<PayloadRule>) -> Result<Pipeline, String> {
-        Pipeline::load(&Gpu::on_cpu(rules))
+        Pipeline::load(&Gpu::on_cpu(rules), 1).map(|mut all| all.remove(0))
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::offload::{Event, Offload, Prepared, Ticket};
 use super::ring::{PacketRecord, PacketResult};
 use super::user::UserCode;
 use crate::config::payload::{Batches, Gpu, Instead, Mode};
-use crate::ffi::cuda::{Module, Registered, attribute};
+use crate::ffi::cuda::{DevicePointer, Fault, Module, Registered, attribute};
 use crate::id::FlowId;
 use crate::time::Instant;
 
@@ -20,7 +20,18 @@ pub struct Rig {
     gpu: Arc<Accelerator>,
     memory: Registered,
     bytes: usize,
+    /// Memory of the GPU's own, as much.
+    resident: Option<DevicePointer>,
     library: String,
+}
+
+/// Where payload lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Memory {
+    /// In host memory, which a kernel reaches over the bus.
+    Host,
+    /// In the GPU's own.
+    Gpu,
 }
 
 /// How batches are made and driven.
@@ -57,29 +68,35 @@ impl Rig {
     /// # Errors
     /// One line: what is missing.
     pub fn open(library: &str, device: &str, ptx: &str, bytes: usize) -> Result<Self, String> {
-        let wanted = Gpu {
-            required: true,
-            mode: Mode::Launch,
-            in_process: true,
-            device: device.to_owned(),
-            driver_library: library.to_owned(),
-            batches: batches(&Way {
-                mode: Mode::Launch,
-                packets: 1,
-                slots: 1,
-                blocks: 1,
-                timeout: Duration::ZERO,
-            }),
-            on_timeout: Instead::Cpu,
-            on_full: Instead::Cpu,
-            pipeline: Vec::new(),
-        };
-        let gpu = Accelerator::shared(&wanted, ptx)?;
-        let memory = Registered::new(gpu.driver, bytes).map_err(|fault| fault.to_string())?;
+        Self::over(
+            Accelerator::shared(&wanted(library, device), ptx)?,
+            library,
+            bytes,
+        )
+    }
+
+    /// As [`Rig::open`] in a context of its own, as other CUDA code of a process has one.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn apart(library: &str, device: &str, ptx: &str, bytes: usize) -> Result<Self, String> {
+        Self::over(
+            Accelerator::apart(&wanted(library, device), ptx)?,
+            library,
+            bytes,
+        )
+    }
+
+    fn over(gpu: Arc<Accelerator>, library: &str, bytes: usize) -> Result<Self, String> {
+        let memory = gpu
+            .enter()
+            .and_then(|()| Registered::new(gpu.driver, bytes))
+            .map_err(|fault| fault.to_string())?;
         Ok(Self {
             gpu,
             memory,
             bytes,
+            resident: None,
             library: library.to_owned(),
         })
     }
@@ -133,10 +150,59 @@ impl Rig {
         self.memory.take(offset, to)
     }
 
+    /// Copies `from` to the beginning of a memory; the GPU's own is taken at the first time, for good.
+    ///
+    /// # Errors
+    /// One line: it does not fit, or what the driver says.
+    pub fn fill(&mut self, memory: Memory, from: &[u8]) -> Result<(), String> {
+        if from.len() > self.bytes {
+            return Err(format!("{} bytes, of {}", from.len(), self.bytes));
+        }
+        let text = |fault: Fault| fault.to_string();
+        match memory {
+            Memory::Host if self.memory.put(0, from) => Ok(()),
+            Memory::Host => Err("the packets do not fit".to_owned()),
+            Memory::Gpu => {
+                self.gpu.enter().map_err(text)?;
+                let resident = match self.resident {
+                    Some(resident) => resident,
+                    None => self.gpu.driver.alloc(self.bytes).map_err(text)?,
+                };
+                self.resident = Some(resident);
+                self.gpu.driver.upload(resident, from).map_err(text)
+            }
+        }
+    }
+
+    /// Copies the beginning of a memory to `to`.
+    ///
+    /// # Errors
+    /// As for [`Rig::fill`].
+    pub fn read(&self, memory: Memory, to: &mut [u8]) -> Result<(), String> {
+        let text = |fault: Fault| fault.to_string();
+        match (memory, self.resident) {
+            (Memory::Host, _) if self.memory.take(0, to) => Ok(()),
+            (Memory::Gpu, Some(resident)) if to.len() <= self.bytes => {
+                self.gpu.enter().map_err(text)?;
+                self.gpu.driver.download(resident, to).map_err(text)
+            }
+            _ => Err("there is less".to_owned()),
+        }
+    }
+
     /// What a kernel calls the byte of host memory at `offset`.
     #[must_use]
     pub const fn address(&self, offset: usize) -> u64 {
         self.memory.device(offset).0
+    }
+
+    /// What a kernel calls the byte of a memory at `offset`; None: nothing was put there.
+    #[must_use]
+    pub fn address_in(&self, memory: Memory, offset: usize) -> Option<u64> {
+        match memory {
+            Memory::Host => Some(self.address(offset)),
+            Memory::Gpu => self.resident.map(|resident| resident.plus(offset).0),
+        }
     }
 
     /// Takes device memory, for good, and copies `bytes` there.
@@ -146,6 +212,15 @@ impl Rig {
     pub fn upload(&self, bytes: &[u8]) -> Result<(), String> {
         let enter = self.gpu.enter().and_then(|()| self.gpu.upload(bytes));
         enter.map(|_| ()).map_err(|fault| fault.to_string())
+    }
+
+    /// Links a user's function with the kernel that calls it, for good.
+    ///
+    /// # Errors
+    /// One line: what the driver has against it.
+    pub fn link(&self, code: &UserCode) -> Result<(), String> {
+        self.gpu.enter().map_err(|fault| fault.to_string())?;
+        self.gpu.link(code).map(|_| ())
     }
 
     /// Takes device memory, for good.
@@ -175,12 +250,32 @@ impl Rig {
     fn start(&self, code: (&'static str, Module), params: &[u8], way: &Way) -> Result<Run, String> {
         self.gpu.enter().map_err(|fault| fault.to_string())?;
         let batches = batches(way);
-        let offload =
-            Prepared::new(&self.gpu, code, params, &batches)?.start(way.mode, &batches)?;
+        let offload = Prepared::new(&self.gpu, code, params, way.mode, &batches)?.start()?;
         Ok(Run {
             offload,
             events: Vec::new(),
         })
+    }
+}
+
+/// What a config would say.
+fn wanted(library: &str, device: &str) -> Gpu {
+    Gpu {
+        required: true,
+        mode: Mode::Launch,
+        in_process: true,
+        device: device.to_owned(),
+        driver_library: library.to_owned(),
+        batches: batches(&Way {
+            mode: Mode::Launch,
+            packets: 1,
+            slots: 1,
+            blocks: 1,
+            timeout: Duration::ZERO,
+        }),
+        on_timeout: Instead::Cpu,
+        on_full: Instead::Cpu,
+        pipeline: Vec::new(),
     }
 }
 
@@ -232,5 +327,14 @@ impl Run {
             Event::Late(ticket) => Outcome::Late(ticket.serial),
             Event::Released(_) => Outcome::Released,
         }));
+    }
+}
+
+/// What a launch of nothing takes under an emulator, as often as a ring has slots.
+const LEAVE: Duration = Duration::from_secs(20);
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.offload.leave(LEAVE);
     }
 }

@@ -74,6 +74,11 @@ impl StandIn {
         std::fs::write(self.beside("go"), "").unwrap();
     }
 
+    /// What hangs from now on hangs again.
+    pub(crate) fn halt(&self) {
+        std::fs::remove_file(self.beside("go")).unwrap();
+    }
+
     /// A stage of these rules on this driver.
     pub(crate) fn config(&self, mode: Mode, rules: Vec<PayloadRule>) -> Gpu {
         Gpu {
@@ -105,20 +110,35 @@ pub(crate) fn ptx() -> String {
 
 /// A pipeline that runs on a stand-in.
 pub(crate) fn load(config: &Gpu) -> Pipeline {
-    let (pipeline, place) = Pipeline::load_with(config, &ptx()).unwrap();
+    let (pipeline, place) = load_one(config).unwrap();
     assert!(matches!(place, Placement::Gpu(_)), "{place:?}");
     pipeline
+}
+
+/// As [`load`] for so many lcores.
+pub(crate) fn load_all(config: &Gpu, lcores: usize) -> Vec<Pipeline> {
+    let all = Pipeline::load_with(config, lcores, &ptx()).unwrap();
+    let is_gpu = |(_, place): &(_, Placement)| matches!(place, Placement::Gpu(_));
+    assert!(all.iter().all(is_gpu), "{all:?}");
+    all.into_iter().map(|(pipeline, _)| pipeline).collect()
+}
+
+/// The pipeline of the only lcore, and where it runs.
+fn load_one(config: &Gpu) -> Result<(Pipeline, Placement), String> {
+    Pipeline::load_with(config, 1, &ptx()).map(|mut all| all.remove(0))
 }
 
 /// Where a stage of one rule comes to run.
 fn placed(stand_in: &StandIn, mode: Mode) -> Placement {
     let rule = super::pipeline::tests::rule(Kernel::Crc32c);
     let config = stand_in.config(mode, vec![rule]);
-    let (stage, place) = Pipeline::load_with(&config, &ptx()).unwrap();
+    let (stage, place) = load_one(&config).unwrap();
     assert!(stage.stream.is_some());
+    // A kernel that stays would hold up the next one's start.
+    drop(stage);
     let mut required = config;
     required.required = true;
-    let loaded = Pipeline::load_with(&required, &ptx());
+    let loaded = load_one(&required);
     match &place {
         Placement::NoGpu(why) => {
             let refused = loaded.unwrap_err();
@@ -165,6 +185,9 @@ fn whatever_the_driver_lacks_is_one_line_and_the_cpu() {
         ("alloc=2", "cuMemAlloc says 2 (CUDA_ERROR_OUT_OF_MEMORY)"),
         ("register=2", "cuMemHostRegister says 2"),
         ("register=2@2", "kernel crc32c: cuMemHostRegister says 2"),
+        ("fill=700", "cuMemsetD8 says 700"),
+        ("upload=700", "cuMemcpyHtoD says 700"),
+        ("stream=2", "cuStreamCreate says 2"),
     ] {
         for mode in MODES {
             let place = placed(&StandIn::new(faults, &[]), mode);
@@ -174,11 +197,51 @@ fn whatever_the_driver_lacks_is_one_line_and_the_cpu() {
             );
         }
     }
-    let launched = placed(&StandIn::new("launch=701", &[]), Mode::Persistent);
-    assert!(
-        matches!(&launched, Placement::NoGpu(why) if why == "cuLaunchCooperativeKernel says 701"),
-        "{launched:?}"
-    );
+    for (faults, mode, wanted) in [
+        (
+            "launch=701",
+            Mode::Persistent,
+            "cuLaunchCooperativeKernel says 701",
+        ),
+        ("launch=701", Mode::Memops, "cuLaunchKernel says 701"),
+        ("launch=701", Mode::Graph, "cuGraphLaunch says 701"),
+        ("wait=801", Mode::Memops, "cuStreamWaitValue32 says 801"),
+        ("graph=2", Mode::Graph, "cuGraphCreate says 2"),
+        ("graph=801@2", Mode::Graph, "cuGraphInstantiate"),
+    ] {
+        let place = placed(&StandIn::new(faults, &[]), mode);
+        assert!(
+            matches!(&place, Placement::NoGpu(why) if why.starts_with(wanted)),
+            "{faults}: {place:?}"
+        );
+    }
+}
+
+/// Rules of several kernels, one of them linked.
+fn several_rules(use_them: impl FnOnce(Vec<PayloadRule>)) {
+    let rule = super::pipeline::tests::rule;
+    with_user("several", WithoutGpu::Refuse, |user| {
+        use_them(vec![rule(Kernel::Crc32c), user, rule(Kernel::Stats)]);
+    });
+}
+
+#[test]
+fn every_lcore_has_what_it_needs_before_any_kernel_begins() {
+    for mode in MODES {
+        several_rules(|rules| {
+            let stand_in = StandIn::new("", &[]);
+            let config = stand_in.config(mode, rules);
+            let all = Pipeline::load_with(&config, 3, &ptx()).unwrap();
+            let wanted = Placement::Gpu(format!("stand-in mode={}", mode.name()));
+            assert!(all.iter().all(|(_, place)| *place == wanted), "{all:?}");
+            // One after the other would have hung.
+            match (mode, load_one(&config)) {
+                (Mode::Launch, Ok((_, place))) => assert_eq!(place, wanted),
+                (_, Err(why)) => assert!(why.contains("says 9001"), "{why}"),
+                (_, other) => panic!("{other:?}"),
+            }
+        });
+    }
 }
 
 #[test]
@@ -234,7 +297,7 @@ fn a_gpu_is_chosen_by_index_address_or_uuid() {
         let rule = super::pipeline::tests::rule(Kernel::Stats);
         let mut config = stand_in.config(Mode::Launch, vec![rule]);
         config.device = device.to_owned();
-        Pipeline::load_with(&config, &ptx()).unwrap().1
+        load_one(&config).unwrap().1
     };
     let uuid = "GPU-abababab-abab-abab-abab-abababababab";
     for device in ["0", "0000:01:00.0", uuid] {
@@ -291,7 +354,7 @@ pub(crate) fn with_user<T>(
 }
 
 fn refusal(config: &Gpu) -> String {
-    Pipeline::load_with(config, &ptx()).unwrap_err()
+    load_one(config).unwrap_err()
 }
 
 #[test]
@@ -374,9 +437,7 @@ fn what_the_driver_has_against_a_users_function_is_told_with_its_log() {
         // The other rules have their GPU, and this one's payload passes.
         let stand_in = StandIn::new(faults, missing);
         let config = |without| stand_in.config(Mode::Launch, vec![user(&example.path(), without)]);
-        let placed = Pipeline::load_with(&config(WithoutGpu::Pass), &ptx())
-            .unwrap()
-            .1;
+        let placed = load_one(&config(WithoutGpu::Pass)).unwrap().1;
         assert!(matches!(placed, Placement::Gpu(_)), "{placed:?}");
     }
     // The example is of the version that the kernels have: with a newer one it is the example that is refused.
@@ -411,8 +472,7 @@ fn without_a_gpu_a_users_payload_is_refused_or_passes_as_the_rule_says() {
             &format!("passes-{}", mode.name()),
             WithoutGpu::Pass,
             |rule| {
-                let (pipeline, place) =
-                    Pipeline::load_with(&none.config(mode, vec![rule]), &ptx()).unwrap();
+                let (pipeline, place) = load_one(&none.config(mode, vec![rule])).unwrap();
                 assert!(!matches!(place, Placement::Gpu(_)), "{place:?}");
                 assert!(pipeline.stream.is_some());
             },

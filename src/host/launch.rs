@@ -236,14 +236,10 @@ fn make(
     }
     let mut peers = peers.into_iter();
     let somaxconn = somaxconn();
+    let mut pipelines = pipelines(asked, spread.lcores)?.into_iter();
     let mut made = Vec::new();
     for seat in lcores.iter() {
         let stack = Stack::new(open::stack(config, device, walk, secret));
-        let pipeline = match &config.gpu {
-            Some(gpu) if asked.inside.is_some() => Pipeline::load(&gpu.inside_a_program())?,
-            Some(gpu) => Pipeline::load(gpu)?,
-            None => Pipeline::default(),
-        };
         let (rx, tx) = pairs
             .next()
             .ok_or_else(|| format!("port {}: no queue pair", config.port))?;
@@ -253,7 +249,7 @@ fn make(
             tx,
             mailbox: Arc::clone(&seat.mailbox),
             status: Arc::clone(&seat.status),
-            pipeline,
+            pipeline: pipelines.next().unwrap_or_default(),
             idle: IdleConfig {
                 policy: match config.run.idle {
                     Idle::Spin => IdlePolicy::Spin,
@@ -269,6 +265,15 @@ fn make(
         });
     }
     Ok(made)
+}
+
+/// The payload stage of each lcore; none where the config has none.
+fn pipelines(asked: &Wanted<'_>, lcores: usize) -> Result<Vec<Pipeline>, String> {
+    match &asked.config.gpu {
+        Some(gpu) if asked.inside.is_some() => Pipeline::load(&gpu.inside_a_program(), lcores),
+        Some(gpu) => Pipeline::load(gpu, lcores),
+        None => Ok(Vec::new()),
+    }
 }
 
 /// A queue pair for each lcore: the port's own where it has so many, else parts of its only one.

@@ -88,6 +88,17 @@ impl Work<'_> {
         (verdict, received.offset)
     }
 
+    /// Whether what the flow of `object` receives can be judged by the GPU alone, and is.
+    pub(super) fn needs_gpu(&mut self, object: u32, facts: &Facts) -> bool {
+        let role = self.records.at(object).map(|record| record.role);
+        match (role, self.shared.stage.as_deref_mut()) {
+            (Some(Role::Flow(flow)), Some(stage)) => {
+                stage.needs_gpu(flow, Direction::Rx, ends(facts))
+            }
+            _ => false,
+        }
+    }
+
     /// Judges what was received and not told of a flow that is gone; as [`Self::judge_received`].
     pub(super) fn judge_rest(
         &mut self,

@@ -229,8 +229,10 @@ impl Work<'_> {
                 return None;
             }
             if self.shared.stage.is_some() {
-                // The end of a flow is told once: nothing may come behind it.
-                let (verdict, end) = self.judge_received(object, facts, is_over(facts));
+                // The end of a flow is told once: nothing may come behind it. A good end waits for bytes that no CPU can judge.
+                let at_once =
+                    is_over(facts) && (facts.error.is_some() || !self.needs_gpu(object, facts));
+                let (verdict, end) = self.judge_received(object, facts, at_once);
                 if verdict == Verdict::Reset {
                     if let Role::Flow(flow) =
                         self.records.at(object).map_or(Role::Idle, |it| it.role)
@@ -285,7 +287,7 @@ impl Work<'_> {
         let mut flags = record.flags | flags_of(facts);
         if told < facts.rx_total {
             // The GPU has bytes ahead of it.
-            flags &= !flag::RX_FINISHED | record.flags;
+            flags &= !(flag::RX_FINISHED | flag::OVER) | record.flags;
         }
         if flags != record.flags {
             record.flags = flags;

@@ -231,28 +231,24 @@ impl Lcore {
             status,
             ..
         } = self;
+        let mut entrance = Entrance {
+            now,
+            stack,
+            memory,
+            tx: tx.as_mut(),
+            stage: packet_rx.as_mut(),
+            resets,
+        };
         let mut work = rx.rx_burst(now, &mut |mut frames| {
             if let Some(peers) = peers {
                 let ours = peers.sort(frames, &status.counters);
                 frames = frames.get_mut(..ours).unwrap_or_default();
             }
-            let Some(stage) = packet_rx else {
-                return stack.ingress(now, frames, memory, tx.as_mut());
-            };
-            let mut keep = |stack: &Stack, class: &Class, frame: &mut RxFrame<'_>| {
-                passes(stage, stack, class, frame, resets)
-            };
-            stack.ingress_if(now, frames, memory, tx.as_mut(), Some(&mut keep));
+            entrance.take(frames);
         });
         if let Some(peers) = peers {
             peers.publish();
-            let (memory, tx) = (memory, tx.as_mut());
-            work += peers.take(&mut Entrance {
-                now,
-                stack,
-                memory,
-                tx,
-            });
+            work += peers.take(&mut entrance);
         }
         self.reset_denied(now);
         work
@@ -459,11 +455,20 @@ struct Entrance<'a> {
     stack: &'a mut Stack,
     memory: &'a mut Memory,
     tx: &'a mut dyn TxQueue,
+    stage: Option<&'a mut PacketStage>,
+    resets: &'a mut Vec<Ends>,
 }
 
 impl Taker for Entrance<'_> {
     fn take(&mut self, frames: &mut [RxFrame<'_>]) {
-        self.stack.ingress(self.now, frames, self.memory, self.tx);
+        let Some(stage) = &mut self.stage else {
+            return self.stack.ingress(self.now, frames, self.memory, self.tx);
+        };
+        let mut keep = |stack: &Stack, class: &Class, frame: &mut RxFrame<'_>| {
+            passes(stage, stack, class, frame, self.resets)
+        };
+        self.stack
+            .ingress_if(self.now, frames, self.memory, self.tx, Some(&mut keep));
     }
 
     fn overhear(&mut self, frame: &mut [u8]) {

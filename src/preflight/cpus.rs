@@ -58,11 +58,6 @@ fn lcores(config: &Config, cores: &[CpuId], report: &mut Report) {
     }
     let key = "dpdk.core_list_global";
     let first = cores.first().map_or(0, |cpu| cpu.0);
-    if config.gpu.is_some() {
-        let what =
-            format!("{named} CPUs are named and CPU {first} serves alone, because of \"gpu\"");
-        return report.warning(key, what, "one CPU, or no \"gpu\"");
-    }
     if named > serve as usize {
         let what = format!("{named} CPUs are named and the first {serve} serve");
         report.warning(key, what, format!("{LCORES_MAX} at most"));

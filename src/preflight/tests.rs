@@ -278,13 +278,6 @@ fn cores_against_the_machine() {
     };
     let parts = ["12 CPUs are named and the first 8 serve", "8 at most"];
     one(&cores("1-12"), &many, Severity::Warning, &parts);
-    let gpu = config(
-        BDF,
-        r#""dpdk": {"core_list_global": "4,5"}, "gpu": {"enabled": true, "pipeline": [{"kernel": "stats"}]}"#,
-    );
-    let warnings = lines(&gpu, &machine(), Severity::Warning);
-    let alone = |line: &&String| line.contains("CPU 4 serves alone, because of");
-    assert_eq!(warnings.iter().filter(alone).count(), 1, "{warnings:?}");
     let infos = lines(
         &config(BDF, ""),
         &Machine {

@@ -42,6 +42,14 @@ class Lcores:
         )
         wait_for("redis answers PING", lambda: answers(self.client), 30)
 
+    def driver(self):
+        """A stand-in for the GPU driver's library; its path."""
+        library = os.path.join(self.lab.work, "libcuda.so.1")
+        source = os.path.join(ROOT, "tests", "gpu", "standin.c")
+        flags = ["-std=gnu11", "-O1", "-shared", "-fPIC"]
+        subprocess.run(["cc", *flags, "-o", library, source, "-lpthread", "-lm"], check=True)
+        return library
+
     def client(self, timeout=20.0):
         return Resp(self.lab.connect(PORT, timeout))
 
@@ -159,6 +167,40 @@ def connections_that_are_begun_here(lcores):
     assert lcores.lab.stats().get("resets_sent_no_flow", 0) == 0
 
 
+def a_payload_stage_at_each_lcore(lcores):
+    """A stand-in for the GPU's driver holds up whoever takes anything of it while a kernel stays: all is taken before."""
+    for more in ({}, {"mode": "persistent", "required": True, "timeout_us": 10_000_000}):
+        lcores.up()
+        lab = lcores.lab
+        rules = os.path.join(lab.work, "rules")
+        with open(rules, "w", encoding="ascii") as file:
+            file.write("forbidden\n")
+        if more:
+            more["driver_library"] = lcores.driver()
+        path = os.path.join(lab.state, "server.conf")
+        with open(path, encoding="ascii") as file:
+            config = json.load(file)
+        config["gpu"] = {"enabled": True, "pipeline": [{"kernel": "pattern", "patterns_file": rules}, {"kernel": "stats"}], **more}
+        with open(path, "w", encoding="ascii") as file:
+            json.dump(config, file)
+        lcores.redis()
+        told = both_carry(lcores)
+        clients = [lcores.client() for _ in range(CONNECTIONS)]
+        for client in clients:
+            client.send("SET", "k", "so forbidden")
+        for client in clients:
+            try:
+                answer = client.reply()
+            except ConnectionResetError:
+                continue
+            raise AssertionError(f"a forbidden request was answered: {answer}")
+        stats = lab.stats()
+        assert stats["payload_flows_reset"] == CONNECTIONS, stats
+        if more:
+            assert stats["payload_gpu_on"] == len(told) == 2, stats
+            assert stats["payload_chunks_offloaded"] > 2 * CONNECTIONS and "payload_chunks_redone" not in stats, stats
+
+
 def nginx_with_a_listener_for_each_worker(lcores):
     """SO_REUSEPORT: each worker's listener has an lcore of its own, and both serve."""
     lcores.up()
@@ -201,7 +243,8 @@ def nginx_with_a_listener_for_each_worker(lcores):
 
 
 CASES = [
-    redis_on_two_queues, redis_on_one_queue, connections_that_are_begun_here, nginx_with_a_listener_for_each_worker,
+    redis_on_two_queues, redis_on_one_queue, connections_that_are_begun_here, a_payload_stage_at_each_lcore,
+    nginx_with_a_listener_for_each_worker,
 ]
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 """The payload stage under real servers: what is forbidden resets the connection at both ends and never arrives."""
 
 import contextlib
+import itertools
 import json
 import os
 import resource
@@ -11,6 +12,7 @@ import subprocess
 import time
 
 from harness import ROOT, SERVER, Lab, main, passive_opens_unmoved, wait_for
+from segments import Peer
 
 PAGE = b"<html>" + b"knet " * 20_000 + b"</html>"
 BAD_PAGE = PAGE[:70_000] + b"outbad" + PAGE[70_000:]
@@ -132,6 +134,76 @@ def redis_with_forbidden_requests_and_answers(stage):
         assert (stats["payload_flows_reset"], stats["payload_matched"]) == (6, 6), stats
 
 
+def orders(request, at):
+    """Ways in which segments of `request`, cut at `at` and behind it, come: lists of (offset, bytes)."""
+    cuts = [0, at - 3, at, at + 2, at + 4, len(request)]
+    parts = [(begin, request[begin:end]) for begin, end in zip(cuts, cuts[1:])]
+    a, b, c, d, e = parts
+    return {
+        "in order": parts,
+        "each one twice": [part for part in parts for _ in range(2)],
+        "reordered": [a, d, c, e, b],
+        "the last one first": [a, *reversed(parts[1:])],
+        "resent behind later ones": [a, c, a, b, c, a, e, d],
+        "overlapping": [a, (0, request[: at + 1]), (at - 2, request[at - 2 : at + 3]), (at, request[at:])],
+    }
+
+
+def forbidden_in(lab, port, harmless, end, request, word, number, seconds=10):
+    """Sends a harmless request, whose answer has an end, then `request` in every order: each is reset and never answered."""
+    for name, parts in orders(request, request.index(word)).items():
+        peer = Peer(lab, port, 20_000 + next(number))
+        peer.segment(0, harmless)
+        peer.until(lambda peer=peer: peer.stream().endswith(end), "answer to what is harmless")
+        answered = peer.stream()
+        for offset, data in parts:
+            peer.segment(len(harmless) + offset, data)
+            peer.hear(0.02)
+        peer.hear(seconds)
+        assert peer.is_reset, name
+        assert peer.stream() == answered, f"{name}: answered: {peer.stream()}"
+        peer.close()
+
+
+def forbidden_out(lab, port, harmless, request, word, number, seconds=10):
+    """Asks for something harmless, acknowledges it late or never so that it is sent again, then for what is forbidden."""
+    for acknowledges in (True, False):
+        peer = Peer(lab, port, 20_000 + next(number))
+        peer.acknowledges = acknowledges
+        peer.segment(0, harmless)
+        peer.until(peer.stream, "answer to what is harmless")
+        if not acknowledges:
+            peer.until(lambda peer=peer: max(peer.came.values()) > 1, "segment that is sent again")
+        for cut in (0, 1):
+            # The request itself comes twice, and cut in the wrong order.
+            peer.segment(len(harmless) + 4, request[4:])
+            peer.segment(len(harmless), request[: 4 + cut])
+        peer.hear(seconds)
+        assert peer.is_reset, f"acknowledges={acknowledges}"
+        assert all(word not in part for part in peer.heard.values()), "forbidden bytes were on the wire"
+        assert word not in peer.stream()
+        peer.close()
+
+
+def redis_whose_segments_are_reordered_and_resent(stage):
+    for more in ({}, {"mode": "persistent", "required": True, "timeout_us": 10_000_000}):
+        with stage.up() as lab:
+            if more:
+                more["driver_library"] = stage.driver()
+            stage.use([stage.pattern("inbad", direction="rx"), stage.pattern("outbad", direction="tx", ports=[6379])], **more)
+            stage.redis()
+            with contextlib.closing(lab.connect(6379)) as peer:
+                assert ask(peer, b"SET a out\r\n") == b"+OK\r\n"
+                assert ask(peer, b"APPEND a bad\r\n") == b":6\r\n"
+            before, accepted, number = lab.kernel_tcp(), lab.stats().get("flows_accepted", 0), itertools.count()
+            forbidden_in(lab, 6379, b"PING\r\n", b"PONG\r\n", store(b"xxinbadxx"), b"inbad", number)
+            forbidden_out(lab, 6379, b"PING\r\n", b"GET a\r\n", b"outbad", number)
+            passive_opens_unmoved(lab, before, accepted, 8)
+            assert lab.stats()["payload_flows_reset"] == 8, lab.stats()
+            with contextlib.closing(lab.connect(6379)) as peer:
+                assert ask(peer, b"EXISTS k\r\n") == b":0\r\n", "what was forbidden was carried out"
+
+
 def redis_on_a_gpu_that_a_stand_in_plays(stage):
     for mode in ("persistent", "launch"):
         with stage.up() as lab:
@@ -181,10 +253,33 @@ def redis_goes_on_when_the_gpu_hangs(stage):
         assert lab.stats()["payload_chunks_offloaded"] > before
 
 
-def nginx_does_not_send_a_forbidden_page(stage):
+def get(lab, target, parts=None, host=SERVER):
+    """The answer, and whether the connection was reset; `parts` are the lengths of the pieces in which the request is sent."""
+    request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+    with contextlib.closing(lab.connect(8080)) as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        answer = b""
+        try:
+            for cut in parts or []:
+                peer.sendall(request[:cut])
+                request = request[cut:]
+                time.sleep(0.05)
+            peer.sendall(request)
+            while part := peer.recv(1 << 16):
+                answer += part
+        except ConnectionResetError:
+            return answer, True
+        return answer, False
+
+
+@contextlib.contextmanager
+def nginx(stage, rules, **more):
+    """A lab with nginx and pages of which one is forbidden."""
     with stage.up() as lab:
-        stage.use([stage.pattern("outbad", direction="tx"), {"kernel": "stats"}, {"kernel": "crc32c", "attach": "packet"}])
-        for name, page in (("good.html", PAGE), ("bad.html", BAD_PAGE)):
+        if more:
+            more["driver_library"] = stage.driver()
+        stage.use(rules(), **more)
+        for name, page in (("good.html", PAGE), ("bad.html", BAD_PAGE), ("small.html", b"small"), ("out.html", b"an outbad page")):
             with open(os.path.join(lab.work, name), "wb") as file:
                 file.write(page)
         os.chmod(lab.work, 0o755)
@@ -192,38 +287,61 @@ def nginx_does_not_send_a_forbidden_page(stage):
             "nginx.conf",
             f"daemon off; master_process off; pid {lab.work}/nginx.pid; error_log {lab.work}/nginx.log;\n"
             "events { worker_connections 512; }\n"
-            f"http {{ access_log off; sendfile on; server {{ listen {SERVER}:8080; root {lab.work}; }} }}\n",
+            f"http {{ access_log {lab.work}/access.log; sendfile on; server {{ listen {SERVER}:8080; root {lab.work}; }} }}\n",
         )
         lab.start("server", "nginx", "-c", config, log="nginx.out")
 
-        def get(name):
-            with contextlib.closing(lab.connect(8080)) as peer:
-                peer.sendall(f"GET /{name} HTTP/1.1\r\nHost: {SERVER}\r\nConnection: close\r\n\r\n".encode())
-                parts = []
-                try:
-                    while part := peer.recv(1 << 16):
-                        parts.append(part)
-                except ConnectionResetError:
-                    return b"".join(parts), True
-                return b"".join(parts), False
-
         def answers():
             try:
-                return get("good.html")[0]
+                return get(lab, "/good.html")[0]
             except OSError:
                 return False
 
         wait_for("nginx answers", answers, 20)
+        yield lab
+
+
+def nginx_does_not_send_a_forbidden_page(stage):
+    def rules():
+        return [stage.pattern("outbad", direction="tx"), {"kernel": "stats"}, {"kernel": "crc32c", "attach": "packet"}]
+
+    with nginx(stage, rules) as lab:
         before, accepted = lab.kernel_tcp(), lab.stats().get("flows_accepted", 0)
         for _ in range(10):
-            answer, reset = get("good.html")
+            answer, reset = get(lab, "/good.html")
             assert answer.endswith(PAGE) and not reset
-            answer, reset = get("bad.html")
+            answer, reset = get(lab, "/bad.html")
             assert reset and b"outbad" not in answer and len(answer) < len(BAD_PAGE)
         passive_opens_unmoved(lab, before, accepted, 20)
         stats = lab.stats()
         assert stats.get("payload_flows_reset") == 10, stats
         assert stats["payload_stats_bytes"] > 10 * len(PAGE), stats
+
+
+def nginx_in_both_directions_whole_split_reordered_and_resent(stage):
+    def rules():
+        return [stage.pattern("inbad", direction="rx", ports=[8080]), stage.pattern("outbad", direction="tx")]
+
+    for more in ({}, {"mode": "persistent", "required": True, "timeout_us": 10_000_000}):
+        with nginx(stage, rules, **more) as lab:
+            before, accepted, number = lab.kernel_tcp(), lab.stats().get("flows_accepted", 0), itertools.count()
+            # Whole, and cut at every place of the word.
+            begin = len("GET /small.html?")
+            for parts in ([], *([begin + cut] for cut in range(1, 5)), [begin + 1, 1, 1, 1]):
+                answer, reset = get(lab, "/small.html?inbad", parts)
+                assert reset and not answer, parts
+            # The answers lie at one end or the other of a segment, as their heads are.
+            for target in ("/out.html", "/bad.html"):
+                answer, reset = get(lab, target)
+                assert reset and b"outbad" not in answer, target
+            assert get(lab, "/small.html")[0].endswith(b"small"), "the server lives"
+            harmless = f"GET /small.html HTTP/1.1\r\nHost: {SERVER}\r\n\r\n".encode()
+            forbidden_in(lab, 8080, harmless, b"small", harmless.replace(b"html", b"html?inbad"), b"inbad", number)
+            forbidden_out(lab, 8080, harmless, harmless.replace(b"small", b"out"), b"outbad", number)
+            passive_opens_unmoved(lab, before, accepted, 17)
+            assert lab.stats()["payload_flows_reset"] == 16, lab.stats()
+            with open(os.path.join(lab.work, "access.log"), encoding="utf-8") as file:
+                assert "inbad" not in file.read(), "a forbidden request was carried out"
 
 
 def segments_are_dropped_until_the_flow_is_reset(stage):
@@ -380,9 +498,11 @@ if __name__ == "__main__":
         "payload",
         [
             redis_with_forbidden_requests_and_answers,
+            redis_whose_segments_are_reordered_and_resent,
             redis_on_a_gpu_that_a_stand_in_plays,
             redis_goes_on_when_the_gpu_hangs,
             nginx_does_not_send_a_forbidden_page,
+            nginx_in_both_directions_whole_split_reordered_and_resent,
             segments_are_dropped_until_the_flow_is_reset,
             what_cannot_be_looked_at_does_not_pass,
             marks_and_mirrors,

@@ -8,7 +8,8 @@
  *
  * Faults stand in the file beside the library, its name with ".faults", one `key=value` or `key=value@N` a line: the fault holds
  * from the N-th time on (1). A value for calls is the code that they return.
- *   init, count, version, major, context, load, function, alloc, register, launch, query, wait, graph   as the calls
+ *   init, count, version, major, context, load, function, alloc, fill, upload, download, register, stream, launch, query, wait, graph   as the
+ *   calls
  *   link, linkadd, linkend   as cuLinkCreate, cuLinkAddData, cuLinkComplete
  *   ptx=75      the newest PTX version
  *   hang=1@N    the N-th batch does not end until a file with the ending ".go" is there
@@ -18,6 +19,8 @@
  *   error=E@N   the N-th batch ends with KNET_ERROR and E
  *   blank=1@N   the N-th batch leaves its results unwritten
  *   crash=C@N   the N-th batch never ends, and from then on every call says C
+ * Whoever takes memory, code or a stream while a persistent kernel or a wait is on the GPU waits for its end, as a real driver lets
+ * him, and is told HELD_UP after a while.
  *   block, blockwait, blockgraph, blockquery=1@N   the N-th launch, wait, launch of a graph, question does not return until
  *               the file ".go" is there
  */
@@ -87,21 +90,33 @@ static long fault(const char *key, long none) {
     return none;
 }
 
-/* As `fault`, the N-th time only. */
+/* As `fault`, the N-th time only; a key may stand there several times. */
 static long once_fault(const char *key, long none) {
     pthread_once(&once, read_faults);
+    long value = none;
     for (int at = 0; at < fault_count; at++) {
         if (strcmp(faults[at].key, key) == 0) {
             long seen = atomic_fetch_add(&faults[at].seen, 1) + 1;
-            return seen == faults[at].from ? faults[at].value : none;
+            value = seen == faults[at].from ? faults[at].value : value;
         }
     }
-    return none;
+    return value;
 }
 
 static int said(const char *key) {
     int code = atomic_load(&sticky);
     return code ? code : (int)fault(key, 0);
+}
+
+/* Kernels that stay and waits that have not passed. */
+static atomic_int residents;
+#define HELD_UP 9001
+
+/* As `said` for a call that a real driver does not carry out beside a resident. */
+static int taken(const char *key) {
+    for (int look = 0; atomic_load(&residents) > 0 && !atomic_load(&sticky) && look < 500; look++)
+        usleep(1000);
+    return atomic_load(&residents) > 0 && !atomic_load(&sticky) ? HELD_UP : said(key);
 }
 
 static void wait_for_go(void) {
@@ -275,6 +290,7 @@ static void persistent(const char *name, struct knet_ring *ring) {
         while (__atomic_load_n(&batch->status, __ATOMIC_ACQUIRE) != KNET_READY) {
             __atomic_fetch_add(&ring->heartbeat, 1, __ATOMIC_RELAXED);
             if (__atomic_load_n(&ring->quit, __ATOMIC_ACQUIRE) || atomic_load(&sticky)) {
+                atomic_fetch_sub(&residents, 1);
                 __atomic_store_n(&ring->ended, 1, __ATOMIC_RELEASE);
                 return;
             }
@@ -306,10 +322,13 @@ struct graph {
     struct work *first, **last;
 };
 
+static int stays(const struct work *work) { return work->what == WAIT || strstr(work->kernel->name, "_persistent") != 0; }
+
 static void run(struct work *work) {
     if (work->what == WAIT) {
         while (__atomic_load_n(HOST(uint32_t, work->address), __ATOMIC_ACQUIRE) != work->value && !atomic_load(&sticky))
             usleep(20);
+        atomic_fetch_sub(&residents, 1);
         return;
     }
     if (atomic_load(&sticky))
@@ -318,6 +337,7 @@ static void run(struct work *work) {
     static uint64_t seed;
     if (knet_simt_launch(work->kernel->name, work->blocks, work->threads, HOST(void, work->argument), seed++))
         atomic_store(&sticky, 700);
+    atomic_fetch_sub(&residents, stays(work));
     return;
 #endif
     if (strstr(work->kernel->name, "_persistent"))
@@ -351,6 +371,7 @@ static void put(struct stream *stream, struct work work) {
     struct work *copy = malloc(sizeof *copy);
     *copy = work;
     copy->next = 0;
+    atomic_fetch_add(&residents, stays(copy));
     pthread_mutex_lock(&stream->lock);
     *stream->last = copy;
     stream->last = &copy->next;
@@ -400,7 +421,7 @@ static int version_of(const char *text, char *log) {
 #define IMAGE "\177ELF of the stand-in\n"
 
 int cuModuleLoadDataEx(void **module, const char *text, unsigned count, int *options, void **values) {
-    int code = said("load");
+    int code = taken("load");
     if (!code && strncmp(text, IMAGE, strlen(IMAGE)) != 0)
         code = version_of(text, log_of(count, options, values));
     *module = strdup(text);
@@ -423,7 +444,7 @@ int cuLinkCreate_v2(unsigned count, int *options, void **values, struct link **o
     struct link *link = calloc(1, sizeof *link);
     link->log = log_of(count, options, values);
     link->image = strdup(IMAGE);
-    return *out = link, said("link");
+    return *out = link, taken("link");
 }
 int cuLinkAddData_v2(struct link *link, unsigned type, void *data, size_t bytes, const char *name, unsigned count, int *options, void **values) {
     (void)name, (void)options, (void)values;
@@ -459,25 +480,28 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
     struct kernel *kernel = calloc(1, sizeof *kernel);
     snprintf(kernel->name, sizeof kernel->name, "%s", name);
     *function = kernel;
-    int code = said("function");
+    int code = taken("function");
     return code ? code : strstr(module, entry) ? 0 : 500;
 }
 int cuMemAlloc_v2(uint64_t *pointer, size_t bytes) {
     void *memory = bytes >> 40 ? 0 : aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (!memory)
         return 2;
-    return *pointer = DEVICE(memory), said("alloc");
+    return *pointer = DEVICE(memory), taken("alloc");
 }
 int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
-    return memcpy(HOST(void, to), from, bytes), atomic_load(&sticky);
+    return memcpy(HOST(void, to), from, bytes), taken("upload");
+}
+int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
+    return memcpy(to, HOST(void, from), bytes), taken("download");
 }
 int cuMemsetD8_v2(uint64_t to, unsigned char value, size_t bytes) {
-    return memset(HOST(void, to), value, bytes), atomic_load(&sticky);
+    return memset(HOST(void, to), value, bytes), taken("fill");
 }
 int cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags) {
     if ((uintptr_t)memory % 4096 || bytes % 4096 || flags != 3)
         return 1;
-    return said("register");
+    return taken("register");
 }
 int cuMemHostGetDevicePointer_v2(uint64_t *pointer, void *memory, unsigned flags) {
     return (void)flags, *pointer = DEVICE(memory), atomic_load(&sticky);
@@ -492,7 +516,7 @@ int cuStreamCreate(void **out, unsigned flags) {
     if (pthread_create(&thread, 0, serve, stream))
         return 2;
     pthread_detach(thread);
-    return *out = stream, atomic_load(&sticky);
+    return *out = stream, taken("stream");
 }
 int cuStreamQuery(struct stream *stream) {
     int code = said("query");
@@ -577,7 +601,7 @@ int cuGraphAddBatchMemOpNode(void **node, struct graph *graph, void **before, si
         return 1;
     return add(graph, (struct work){.what = WAIT, .address = op->address, .value = (uint32_t)op->value}, node);
 }
-int cuGraphInstantiateWithFlags(void **out, struct graph *graph, uint64_t flags) { return (void)flags, *out = graph, said("graph"); }
+int cuGraphInstantiateWithFlags(void **out, struct graph *graph, uint64_t flags) { return (void)flags, *out = graph, taken("graph"); }
 int cuGraphLaunch(struct graph *graph, struct stream *stream) {
     int code = said("launch");
     if (once_fault("blockgraph", 0))

@@ -68,12 +68,7 @@ fn without_a_driver_the_bench_says_so_in_one_line() {
         "{words}"
     );
     let report = json(&instead);
-    assert!(
-        report["where"]
-            .as_str()
-            .unwrap()
-            .starts_with("one core of ")
-    );
+    assert!(report["where"].as_str().unwrap().starts_with("CPU "));
     assert_no_bits(&report);
 }
 
@@ -101,6 +96,101 @@ fn every_mode_drives_the_real_kernels_under_the_emulator() {
     assert!(told.contains("No GPU did this"), "{told}");
 }
 
+/// The figures with this part and place of payload.
+fn figures<'a>(
+    report: &'a serde_json::Value,
+    part: &str,
+    memory: &str,
+) -> Vec<&'a serde_json::Value> {
+    let all = report["figures"].as_array().unwrap();
+    let wanted = |figure: &&serde_json::Value| figure["part"] == part && figure["memory"] == memory;
+    all.iter().filter(wanted).collect()
+}
+
+#[test]
+fn payload_may_lie_in_the_gpu_s_own_memory() {
+    let library = stand_in(&kernels(), "standin-resident");
+    let small = [
+        "--payloads",
+        "64",
+        "--batches",
+        "16,32",
+        "--modes",
+        "launch,persistent",
+    ];
+    let output = bench(
+        &library,
+        &[
+            &["--parts", "sweep", "--kernels", "macswap", "--json", "-"],
+            &small[..],
+        ]
+        .concat(),
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report = json(&output);
+    assert_no_bits(&report);
+    // Every result and byte was compared. With batches of 16 in host memory alone.
+    assert_eq!(figures(&report, "sweep", "host").len(), 2 * 2);
+    assert_eq!(figures(&report, "sweep", "gpu").len(), 2);
+    // The comparison sees what lies there.
+    let wrong = changed_kernels(
+        "wrong-resident",
+        "bench.cuh",
+        "lane < 6 ? lane + 6",
+        "lane < 6 ? lane + 5",
+    );
+    let library = stand_in(&wrong, "standin-wrong-resident");
+    let only = [
+        "--parts",
+        "sweep",
+        "--kernels",
+        "macswap",
+        "--memory",
+        "gpu",
+    ];
+    let one = ["--modes", "launch", "--payloads", "64", "--batches", "32"];
+    let output = bench(&library, &[only, one].concat());
+    let told = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("other bytes than the CPU's"), "{told}");
+}
+
+#[test]
+fn other_cuda_work_runs_beside_every_mode() {
+    let library = stand_in(&kernels(), "standin-beside");
+    let small = ["--payloads", "64", "--batches", "8", "--kernels", "crc32c"];
+    let output = bench(
+        &library,
+        &[&["--parts", "beside", "--json", "-"], &small[..]].concat(),
+    );
+    let words = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{words}");
+    assert_eq!(words.matches("PASS beside: ").count(), 8, "{words}");
+    let report = json(&output);
+    assert_no_bits(&report);
+    let beside = report["beside"].as_array().unwrap();
+    assert_eq!(beside.len(), 8);
+    for row in beside {
+        assert!(row["launches_s_alone"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!(row["where"], "stand-in for a GPU");
+    }
+}
+
+#[test]
+fn the_cpu_versions_run_on_as_many_threads_as_are_asked_for() {
+    let nowhere = PathBuf::from("/nonexistent/libcuda.so.1");
+    let only = ["--payloads", "256", "--kernels", "stats", "--json", "-"];
+    let output = bench(&nowhere, &[&["--cpu-threads", "1,3"], &only[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report = json(&output);
+    let threads: Vec<_> = figures(&report, "sweep", "-")
+        .iter()
+        .map(|figure| figure["threads"].as_u64().unwrap())
+        .collect();
+    assert_eq!(threads, [1, 3]);
+    assert!(text(&output.stdout).contains("cpu x3"));
+}
+
 #[test]
 fn a_kernel_that_is_wrong_is_told_by_the_bench() {
     let wrong = changed_kernels("wrong", "crc32c.cuh", "x82f63b78u", "xedb88320u");
@@ -125,6 +215,8 @@ fn faults_that_a_stand_in_can_have_end_as_they_should() {
         ("new", "too new"),
         ("memory", "cuMemAlloc"),
         ("spawn", "the kernel works on"),
+        // As a driver that does not carry it out beside a kernel that stays.
+        ("load", "cuMemHostRegister says 9001"),
     ] {
         let output = bench(&library, &["--fault", fault]);
         let (out, err) = (text(&output.stdout), text(&output.stderr));

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use knet::config::payload::Mode;
+use knet::gpu::rig::Memory;
 
 /// Compares the payload kernels on a GPU with their CPU versions, and measures both.
 ///
@@ -61,6 +62,12 @@ pub(crate) struct Arguments {
     /// MiB of payload in host memory, which are used in turn
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(16..=4_096))]
     pub(crate) memory_mib: u32,
+    /// Where payload lies: gpu is the GPU's own memory, which shows what the bus costs; with batches of 32 and 1024 alone
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "host,gpu")]
+    pub(crate) memory: Vec<Place>,
+    /// Threads of the CPU version, 0 to 1024; 0 is one for each CPU that this process may use
+    #[arg(long, value_delimiter = ',', default_value = "1,0", value_parser = clap::value_parser!(u32).range(0..=1_024))]
+    cpu_threads: Vec<u32>,
     /// Blocks of a persistent kernel, 8 packets each
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=128))]
     pub(crate) blocks: u32,
@@ -73,6 +80,9 @@ pub(crate) struct Arguments {
     /// Runs one fault and says what came of it
     #[arg(long, hide = true)]
     pub(crate) fault: Option<String>,
+    /// Keeps the GPU busy as a program of the operator's would, until stdin ends
+    #[arg(long, hide = true)]
+    pub(crate) neighbour: bool,
 }
 
 impl Arguments {
@@ -81,6 +91,22 @@ impl Arguments {
             return Part::value_variants().to_vec();
         }
         self.parts.clone()
+    }
+
+    /// Threads of each CPU figure, each number once.
+    pub(crate) fn threads(&self) -> Vec<usize> {
+        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut threads: Vec<usize> = Vec::new();
+        for wanted in &self.cpu_threads {
+            let wanted = match wanted {
+                0 => all,
+                wanted => *wanted as usize,
+            };
+            if !threads.contains(&wanted) {
+                threads.push(wanted);
+            }
+        }
+        threads
     }
 
     pub(crate) const fn time(&self) -> Duration {
@@ -105,6 +131,8 @@ pub(crate) enum Part {
     Ceilings,
     /// Mode x batch x kernel x payload
     Sweep,
+    /// Other CUDA work on the GPU at the same time, of another process and of this one
+    Beside,
     /// Kernels that hang or crash, a killed process, code that is too new, too little memory
     Faults,
 }
@@ -116,6 +144,7 @@ impl Part {
             Self::Costs => "costs",
             Self::Ceilings => "ceilings",
             Self::Sweep => "sweep",
+            Self::Beside => "beside",
             Self::Faults => "faults",
         }
     }
@@ -132,6 +161,21 @@ pub(crate) enum Kernel {
     Poke,
     /// A function of docs/examples linked by the driver; in the part correctness always
     User,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    Host,
+    Gpu,
+}
+
+impl Place {
+    pub(crate) const fn memory(self) -> Memory {
+        match self {
+            Self::Host => Memory::Host,
+            Self::Gpu => Memory::Gpu,
+        }
+    }
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]

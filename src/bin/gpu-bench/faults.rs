@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 
 use knet::config::payload::Mode;
 use knet::gpu::KernelState;
@@ -13,11 +14,11 @@ use crate::arguments::{Arguments, Kernel};
 use crate::correctness;
 use crate::place::{KERNELS, Place};
 use crate::report::Report;
-use crate::workload::{Subject, record};
+use crate::workload::{Subject, example, record};
 use crate::{Stop, Watch};
 
 /// A fault, and what is to come of it.
-const FAULTS: [(&str, &str); 6] = [
+const FAULTS: [(&str, &str); 7] = [
     (
         "stall",
         "a kernel that takes 3 s is late after 5 ms, and the process ends",
@@ -31,11 +32,17 @@ const FAULTS: [(&str, &str); 6] = [
         "spawn",
         "a process is started while a persistent kernel runs",
     ),
+    (
+        "load",
+        "code and memory are asked for while a persistent kernel runs",
+    ),
     ("new", "PTX of a version that no driver knows is refused"),
     ("memory", "more device memory than there is is refused"),
 ];
 /// Host memory of a fault.
 const BYTES: usize = 4 << 20;
+/// How long a kernel works on while the driver is asked for something.
+const LOAD_LIMIT: Duration = Duration::from_secs(3);
 /// Whatever takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Random batches after each fault.
@@ -185,6 +192,7 @@ pub(crate) fn child(name: &str, arguments: &Arguments) -> Result<String, String>
                 other => Err(format!("{other:?}")),
             }
         }
+        "load" => load(arguments, &rig, crc32c(Mode::Persistent)?),
         "memory" => {
             let Err(refused) = rig.occupy(1 << 50) else {
                 return Err("1 PiB was given".to_owned());
@@ -197,6 +205,42 @@ pub(crate) fn child(name: &str, arguments: &Arguments) -> Result<String, String>
         }
         _ => Err(format!("no fault is called {name}")),
     }
+}
+
+/// Another thread asks for code and memory; the kernel works on meanwhile, and ends when the driver has not answered for a while.
+fn load(arguments: &Arguments, rig: &Rig, mut run: Run) -> Result<String, String> {
+    batch(rig, &mut run)?;
+    let asked = monotonic();
+    let other = arguments.clone();
+    let asking = thread::spawn(move || {
+        let more = Rig::open(&other.driver_library, &other.device, KERNELS, BYTES)?;
+        more.link(&example()?)
+    });
+    while !asking.is_finished() && monotonic().since(asked) < LOAD_LIMIT {
+        match batch(rig, &mut run)? {
+            Some(Outcome::Done(..)) => {}
+            other => return Err(format!("{other:?}")),
+        }
+    }
+    let is_done = asking.is_finished();
+    let seconds = monotonic().since(asked).as_secs_f64();
+    drop(run);
+    if is_done {
+        return match asking.join() {
+            Ok(Ok(())) => Ok(format!("the kernel works on, and it took {seconds:.3} s")),
+            Ok(Err(words)) => Ok(format!(
+                "the kernel works on, and it was refused after {seconds:.3} s: {words}"
+            )),
+            Err(_) => Err("a panic".to_owned()),
+        };
+    }
+    while !asking.is_finished() && monotonic().since(asked) < PATIENCE {
+        thread::park_timeout(Duration::from_millis(1));
+    }
+    if asking.is_finished() {
+        return Ok("the kernel works on, and it took until the kernel had ended".to_owned());
+    }
+    Err("it has not come back after the kernel's end".to_owned())
 }
 
 /// One packet there and back.

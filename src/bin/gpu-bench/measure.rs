@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use knet::gpu::KernelState;
-use knet::gpu::rig::{Outcome, Rig, Way};
+use knet::gpu::rig::{Memory, Outcome, Rig, Way};
 use knet::time::{Instant, monotonic};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -27,6 +27,7 @@ pub(crate) struct Sample {
 pub(crate) struct Load {
     pub(crate) way: Way,
     pub(crate) out: usize,
+    pub(crate) memory: Memory,
     pub(crate) time: Duration,
 }
 
@@ -56,11 +57,7 @@ pub(crate) fn gpu(
     if packets.count < 2 * size * load.out {
         return Err(wrong("too little memory for so many packets".to_owned()));
     }
-    for at in 0..packets.count {
-        if !rig.put(at * packets.stride, packets.packet(at, false)) {
-            return Err(wrong("the packets do not fit".to_owned()));
-        }
-    }
+    rig.fill(load.memory, &packets.before).map_err(wrong)?;
     let mut run = subject.run(rig, &load.way).map_err(wrong)?;
     let mut passes = vec![0_u32; packets.count];
     let (mut next, mut done, mut turns) = (0_usize, 0_u64, 0_u32);
@@ -73,8 +70,8 @@ pub(crate) fn gpu(
     while now < end || !flights.is_empty() {
         if now < end && flights.len() < load.out && run.has_room() {
             for _ in 0..size {
-                let addr = rig.address(next * packets.stride);
-                let record = record(addr, packets.bytes, 0, &KernelState::default());
+                let addr = rig.address_in(load.memory, next * packets.stride);
+                let record = record(addr.unwrap_or(0), packets.bytes, 0, &KernelState::default());
                 run.add(now, next as u64, &record);
                 if let Some(passes) = passes.get_mut(next) {
                     *passes += 1;
@@ -118,10 +115,12 @@ pub(crate) fn gpu(
     let cpu = (cpu_time() - cpu).as_secs_f64() / seconds;
     drop(run);
     if subject.writes {
-        let mut seen = vec![0; packets.bytes];
+        let mut all = vec![0; packets.before.len()];
+        rig.read(load.memory, &mut all).map_err(wrong)?;
         for (at, passes) in passes.iter().enumerate() {
-            let known = rig.take(at * packets.stride, &mut seen);
-            if !known || seen != packets.packet(at, passes % 2 == 1) {
+            let begin = at * packets.stride;
+            let seen = all.get(begin..begin + packets.bytes);
+            if seen != Some(packets.packet(at, passes % 2 == 1)) {
                 return Err(wrong(format!("packet {at}: other bytes than the CPU's")));
             }
         }
@@ -133,38 +132,7 @@ pub(crate) fn gpu(
     })
 }
 
-/// Runs the CPU version for a while.
-pub(crate) fn cpu(
-    subject: &mut Subject,
-    packets: &Packets,
-    time: Duration,
-    watch: &Watch,
-) -> Result<Sample, Stop> {
-    let mut bytes = packets.before.clone();
-    let (begin, cpu) = (monotonic(), cpu_time());
-    let mut done = 0_u64;
-    'time: loop {
-        for packet in bytes.chunks_mut(packets.stride) {
-            let packet = packet.get_mut(..packets.bytes).unwrap_or_default();
-            subject.on_cpu(0, packet, &mut KernelState::default());
-            done += 1;
-            if done.is_multiple_of(256) {
-                if monotonic() >= begin + time {
-                    break 'time;
-                }
-                watch.look()?;
-            }
-        }
-    }
-    let seconds = monotonic().since(begin).as_secs_f64();
-    Ok(Sample {
-        mpps: done as f64 / seconds / 1e6,
-        latency: [0.0; 3],
-        cpu: (cpu_time() - cpu).as_secs_f64() / seconds,
-    })
-}
-
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     let spent = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = u64::try_from(spent.tv_sec).unwrap_or(0);
     let nanos = u32::try_from(spent.tv_nsec).unwrap_or(0);

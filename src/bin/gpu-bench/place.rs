@@ -49,7 +49,7 @@ impl Place {
         match self {
             Self::Gpu(rig) if rig.name() == STAND_IN => "stand-in for a GPU".to_owned(),
             Self::Gpu(rig) => rig.name().to_owned(),
-            Self::Cpu(name) => format!("one core of {name}"),
+            Self::Cpu(name) => format!("CPU {name}"),
         }
     }
 

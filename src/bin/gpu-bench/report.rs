@@ -20,6 +20,8 @@ pub(crate) struct Report {
     facts: Value,
     figures: Vec<Figure>,
     copy: Option<Value>,
+    /// What other work on the GPU lost, and what it cost.
+    beside: Vec<Value>,
     /// Part, verdict, words.
     checks: Vec<(String, &'static str, String)>,
     is_whole: bool,
@@ -31,6 +33,10 @@ pub(crate) struct Figure {
     pub(crate) part: &'static str,
     pub(crate) kernel: &'static str,
     pub(crate) mode: &'static str,
+    /// Of the CPU version; 0 for a GPU.
+    pub(crate) threads: usize,
+    /// Where payload lay.
+    pub(crate) memory: &'static str,
     pub(crate) batch: usize,
     pub(crate) out: usize,
     pub(crate) payload: usize,
@@ -87,10 +93,14 @@ impl Figure {
             }
         };
         format!(
-            "{:<9} {:<9} {:<11} {:>5} {:>4} {:>8} {mpps:>9.4} {:>17} {gbit:>8} {:>9} {:>9} {:>9} {:>5.2}",
+            "{:<9} {:<9} {:<11} {:<4} {:>5} {:>4} {:>8} {mpps:>9.4} {:>17} {gbit:>8} {:>9} {:>9} {:>9} {:>5.2}",
             self.part,
             self.kernel,
-            self.mode,
+            match self.threads {
+                0 | 1 => self.mode.to_owned(),
+                threads => format!("{} x{threads}", self.mode),
+            },
+            self.memory,
             number(self.batch),
             number(self.out),
             self.payload,
@@ -108,14 +118,14 @@ impl Figure {
         json!({
             "where": if self.mode == "cpu" { "cpu" } else { place },
             "part": self.part, "kernel": self.kernel, "mode": self.mode, "batch": self.batch, "out": self.out,
-            "payload": self.payload, "mpps": mpps, "mpps_least": least, "mpps_greatest": most,
+            "payload": self.payload, "memory": self.memory, "threads": self.threads, "mpps": mpps, "mpps_least": least, "mpps_greatest": most,
             "gbit_s": self.gbit(is_device), "latency_us_p50": p50, "latency_us_p99": p99, "latency_us_max": longest,
             "cpu_s_a_second": self.cpu(),
         })
     }
 }
 
-const HEAD: &str = "part      kernel    mode        batch  out  payload      Mpps     least..most    Gbit/s    p50 us    p99 us    max us   CPU";
+const HEAD: &str = "part      kernel    mode        mem  batch  out  payload      Mpps     least..most    Gbit/s    p50 us    p99 us    max us   CPU";
 
 impl Report {
     pub(crate) fn new(place: &Place, arguments: &Arguments) -> Self {
@@ -128,6 +138,7 @@ impl Report {
                 .collect(),
             figures: Vec::new(),
             copy: None,
+            beside: Vec::new(),
             checks: Vec::new(),
             is_whole: true,
             settings: json!({
@@ -153,6 +164,16 @@ impl Report {
         );
         self.copy = Some(json!({
             "where": self.place, "bytes": bytes, "seconds": seconds, "gbyte_s": self.is_device.then_some(rate),
+        }));
+    }
+
+    /// Launches a second of other work, alone and beside a mode.
+    pub(crate) fn beside(&mut self, whose: &str, mode: &str, [alone, beside]: [f64; 2]) {
+        eprintln!(
+            "beside    mode {mode}: {whose} makes {alone:.0} launches a second alone, {beside:.0} beside it"
+        );
+        self.beside.push(json!({
+            "where": self.place, "whose": whose, "mode": mode, "launches_s_alone": alone, "launches_s_beside": beside,
         }));
     }
 
@@ -202,6 +223,18 @@ impl Report {
         for figure in &self.figures {
             let _ = writeln!(text, "{}", figure.line(self.is_device));
         }
+        for row in &self.beside {
+            let number = |name: &str| row.get(name).and_then(Value::as_f64).unwrap_or(0.0);
+            let word = |name: &str| row.get(name).and_then(Value::as_str).unwrap_or_default();
+            let _ = writeln!(
+                text,
+                "beside    mode {}: {} makes {:.0} launches a second alone, {:.0} beside it",
+                word("mode"),
+                word("whose"),
+                number("launches_s_alone"),
+                number("launches_s_beside")
+            );
+        }
         text.push_str(&self.shape());
         text
     }
@@ -210,7 +243,7 @@ impl Report {
     fn shape(&self) -> String {
         let mut text = String::new();
         let wanted = |figure: &&Figure| {
-            figure.part == "sweep" && figure.payload == 1_024 && figure.mode != "cpu"
+            figure.part == "sweep" && figure.payload == 1_024 && figure.memory == "host"
         };
         let mut seen: Vec<(&str, &str)> = Vec::new();
         for figure in self.figures.iter().filter(wanted) {
@@ -255,6 +288,7 @@ impl Report {
             "checks": self.checks.iter().map(|(part, verdict, words)| json!({"part": part, "verdict": verdict, "words": words})).collect::<Vec<_>>(),
             "figures": figures.map(|figure| figure.value(&self.place, self.is_device)).collect::<Vec<_>>(),
             "copy_to_device": self.copy,
+            "beside": self.beside,
         });
         let text = format!("{all:#}\n");
         if path == "-" {

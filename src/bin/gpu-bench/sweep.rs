@@ -3,10 +3,11 @@
 use core::time::Duration;
 
 use knet::config::payload::Mode;
-use knet::gpu::rig::Way;
+use knet::gpu::rig::{Memory, Way};
 use knet::time::monotonic;
 
 use crate::arguments::{Arguments, Kernel};
+use crate::cores::Cores;
 use crate::measure::{self, Load, Sample};
 use crate::place::Place;
 use crate::report::{Figure, Report};
@@ -24,9 +25,25 @@ const CORNERS: [u32; 2] = [32, 1_024];
 struct Point {
     part: &'static str,
     mode: Mode,
+    /// Of the CPU version, in mode cpu.
+    threads: usize,
+    memory: Memory,
     batch: usize,
     /// Batches out at once; 0: as many as there are places.
     out: usize,
+}
+
+impl Point {
+    const fn new(part: &'static str, mode: Mode, memory: Memory, batch: usize) -> Self {
+        Self {
+            part,
+            mode,
+            threads: 0,
+            memory,
+            batch,
+            out: 0,
+        }
+    }
 }
 
 /// Makes the figures of one kernel and payload.
@@ -35,6 +52,7 @@ struct Bench<'a> {
     arguments: &'a Arguments,
     watch: &'a Watch,
     report: &'a mut Report,
+    kernel: Kernel,
     subject: Subject,
     packets: Packets,
 }
@@ -58,6 +76,7 @@ impl<'a> Bench<'a> {
             arguments,
             watch,
             report,
+            kernel,
             subject,
             packets,
         })
@@ -79,16 +98,23 @@ impl<'a> Bench<'a> {
                 timeout: TIMEOUT,
             },
             out,
+            memory: point.memory,
             time: self.arguments.time(),
         };
         let is_cpu = point.mode == Mode::Cpu;
+        let mut cores = Cores::new(
+            self.kernel,
+            self.arguments,
+            &self.packets,
+            if is_cpu { point.threads } else { 0 },
+        )?;
         let mut samples: Vec<Sample> = Vec::new();
         for _ in 0..self.arguments.repeats {
             let sample = match self.place {
                 Place::Gpu(rig) if !is_cpu => {
                     measure::gpu(rig, &self.subject, &self.packets, &load, self.watch)
                 }
-                _ => measure::cpu(&mut self.subject, &self.packets, load.time, self.watch),
+                _ => cores.measure(&self.packets, self.arguments, self.watch),
             };
             match sample {
                 Ok(sample) => samples.push(sample),
@@ -108,6 +134,12 @@ impl<'a> Bench<'a> {
             part: point.part,
             kernel: self.subject.name,
             mode: point.mode.name(),
+            threads: point.threads,
+            memory: match (is_cpu, point.memory) {
+                (true, _) => "-",
+                (false, Memory::Host) => "host",
+                (false, Memory::Gpu) => "gpu",
+            },
             batch: if is_cpu { 0 } else { point.batch },
             out: if is_cpu { 0 } else { out },
             payload: self.packets.bytes,
@@ -129,17 +161,15 @@ pub(crate) fn costs(
     for way in &arguments.modes {
         for out in [1, 0] {
             bench.figure(&Point {
-                part: "costs",
-                mode: way.mode(),
-                batch: 1,
                 out,
+                ..Point::new("costs", way.mode(), Memory::Host, 1)
             })?;
         }
     }
     Ok(())
 }
 
-/// How fast the GPU reads host memory, and reads and writes it; and a copy to its own memory.
+/// How fast the GPU reads host memory and its own, and reads and writes them; and a copy to its own memory.
 pub(crate) fn ceilings(
     place: &mut Place,
     arguments: &Arguments,
@@ -149,12 +179,14 @@ pub(crate) fn ceilings(
     for kernel in [Kernel::Peek, Kernel::Poke] {
         let of = (kernel, 8_192, None);
         let mut bench = Bench::new(place, of, (arguments, watch), report)?;
-        bench.figure(&Point {
-            part: "ceilings",
-            mode: Mode::Launch,
-            batch: 1_024,
-            out: 0,
-        })?;
+        for memory in &arguments.memory {
+            bench.figure(&Point::new(
+                "ceilings",
+                Mode::Launch,
+                memory.memory(),
+                1_024,
+            ))?;
+        }
     }
     if let Place::Gpu(rig) = place {
         let bytes = vec![1_u8; 64 << 20];
@@ -165,6 +197,30 @@ pub(crate) fn ceilings(
         report.copy(bytes.len(), seconds);
     }
     Ok(())
+}
+
+/// One figure of a mode: the first kernel and payload, the first batch.
+pub(crate) fn one(
+    place: &mut Place,
+    part: &'static str,
+    mode: Mode,
+    (arguments, watch): (&Arguments, &Watch),
+    report: &mut Report,
+) -> Result<(), Stop> {
+    let first = |numbers: &[u32]| numbers.first().copied().unwrap_or(1) as usize;
+    let kernel = arguments.kernels.first().copied();
+    let of = (
+        kernel.unwrap_or(Kernel::Crc32c),
+        first(&arguments.payloads),
+        None,
+    );
+    let mut bench = Bench::new(place, of, (arguments, watch), report)?;
+    bench.figure(&Point::new(
+        part,
+        mode,
+        Memory::Host,
+        first(&arguments.batches),
+    ))
 }
 
 /// Mode x batch x kernel x payload, and the CPU version beside them.
@@ -193,21 +249,25 @@ pub(crate) fn sweep(
 
 /// The figures of a kernel and a payload.
 fn points(arguments: &Arguments, every_batch: bool, is_gpu: bool) -> Vec<Point> {
-    let point = |mode, batch| Point {
-        part: "sweep",
-        mode,
-        batch,
-        out: 0,
+    let cpu = |threads| Point {
+        threads,
+        ..Point::new("sweep", Mode::Cpu, Memory::Host, 1)
     };
-    let mut all = vec![point(Mode::Cpu, 1)];
-    if is_gpu {
-        let batches = arguments.batches.iter();
-        let batches: Vec<usize> = batches
-            .filter(|batch| every_batch || CORNERS.contains(batch))
-            .map(|batch| *batch as usize)
-            .collect();
-        for way in &arguments.modes {
-            all.extend(batches.iter().map(|batch| point(way.mode(), *batch)));
+    let mut all: Vec<Point> = arguments.threads().into_iter().map(cpu).collect();
+    if !is_gpu {
+        return all;
+    }
+    for way in &arguments.modes {
+        for memory in &arguments.memory {
+            let every_batch = every_batch && memory.memory() == Memory::Host;
+            let wanted = |batch: &&u32| every_batch || CORNERS.contains(batch);
+            all.extend(
+                arguments
+                    .batches
+                    .iter()
+                    .filter(wanted)
+                    .map(|batch| Point::new("sweep", way.mode(), memory.memory(), *batch as usize)),
+            );
         }
     }
     all

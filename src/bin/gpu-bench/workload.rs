@@ -43,7 +43,7 @@ pub(crate) struct Subject {
     code: Option<UserCode>,
 }
 
-/// The function of the kernel `user`.
+/// Its PTX.
 const EXAMPLE: &str = include_str!("../../../docs/examples/count_zeros.ptx");
 
 impl Subject {
@@ -59,11 +59,7 @@ impl Subject {
             Kernel::User => Builtin::CountZeros,
         };
         let code = match kernel {
-            Kernel::User => Some(UserCode::new(
-                "docs/examples/count_zeros.ptx",
-                "count_zeros",
-                EXAMPLE.into(),
-            )?),
+            Kernel::User => Some(example()?),
             _ => None,
         };
         let mut cpu = builtin.build()?;
@@ -101,6 +97,15 @@ impl Subject {
         let finding = self.cpu.run(&mut chunk, state);
         finding.as_result(state)
     }
+}
+
+/// The function of the kernel `user`.
+pub(crate) fn example() -> Result<UserCode, String> {
+    UserCode::new(
+        "docs/examples/count_zeros.ptx",
+        "count_zeros",
+        EXAMPLE.into(),
+    )
 }
 
 /// Literals of 8 to 24 random bytes of text, a quarter of them in any case.

@@ -187,6 +187,11 @@ fn each_cpu_that_is_named_has_an_lcore() {
         lcores(r#""dpdk": {"core_list_global": "1-4"}, "common": {"progress": "inline"}"#),
         1
     );
+    let gpu = r#""gpu": {"enabled": true, "pipeline": [{"kernel": "stats"}]}"#;
+    assert_eq!(
+        lcores(&format!(r#""dpdk": {{"core_list_global": "1-4"}}, {gpu}"#)),
+        4
+    );
 }
 
 #[test]

@@ -33,6 +33,16 @@ impl Driver {
         self.said("cuMemcpyHtoD", code)
     }
 
+    /// Copies from memory of the GPU, which the caller took by [`Driver::alloc`] and is at least as long.
+    pub fn download(&self, from: DevicePointer, to: &mut [u8]) -> Result<(), Fault> {
+        let call = self
+            .memory_download
+            .ok_or_else(|| Self::absent("cuMemcpyDtoH_v2"))?;
+        // SAFETY: the driver writes the slice, which is ours alone, and checks the device's side.
+        let code = unsafe { call(to.as_mut_ptr().cast(), from.0, to.len()) };
+        self.said("cuMemcpyDtoH", code)
+    }
+
     /// Lets the GPU read and write `bytes` of our memory from `base` on, whole pages, and says how it calls them.
     ///
     /// # Errors

@@ -64,6 +64,7 @@ table! {
     }
     optional {
         error_name = "cuGetErrorName" (c_int, *mut *const c_char);
+        memory_download = "cuMemcpyDtoH_v2" (*mut c_void, u64, usize);
         launch_cooperative = "cuLaunchCooperativeKernel" (
             usize, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, usize, *mut *mut c_void
         );

@@ -16,20 +16,26 @@ pub(super) struct Graphs {
 const ROUNDS: usize = 2;
 
 impl Graphs {
-    pub(super) fn start(at: Place, function: Function, slots: &Slots) -> Result<Self, Fault> {
+    pub(super) fn new(at: Place, function: Function, slots: &Slots) -> Result<Self, Fault> {
         let gates = slots.gates();
         let grid = grid(slots.packets_max());
         let (driver, context) = (at.gpu.driver, at.gpu.context);
         let round = driver.graph(context, function, grid, &gates)?;
-        for _ in 0..ROUNDS {
-            driver.launch_graph(round, at.stream)?;
-        }
         let last = gates.len().saturating_sub(1);
         Ok(Self { at, round, last })
+    }
+
+    fn launch(&self) -> Result<(), Fault> {
+        let Place { gpu, stream } = &self.at;
+        gpu.driver.launch_graph(self.round, *stream)
     }
 }
 
 impl Calls for Graphs {
+    fn begin(&mut self) -> Result<(), Fault> {
+        (0..ROUNDS).try_for_each(|_| self.launch())
+    }
+
     fn enter(&mut self) -> Result<(), Fault> {
         self.at.gpu.enter()
     }
@@ -38,8 +44,7 @@ impl Calls for Graphs {
         if slot < self.last {
             return Ok(());
         }
-        let Place { gpu, stream } = &self.at;
-        gpu.driver.launch_graph(self.round, *stream)
+        self.launch()
     }
 
     fn is_idle(&mut self) -> Result<bool, Fault> {

@@ -15,17 +15,13 @@ pub(super) struct Memops {
 }
 
 impl Memops {
-    pub(super) fn start(at: Place, function: Function, slots: &Slots) -> Result<Self, Fault> {
-        let made = Self {
+    pub(super) fn new(at: Place, function: Function, slots: &Slots) -> Self {
+        Self {
             at,
             function,
             grid: grid(slots.packets_max()),
             gates: slots.gates(),
-        };
-        for gate in &made.gates {
-            made.post(gate)?;
         }
-        Ok(made)
     }
 
     fn post(&self, gate: &Gate) -> Result<(), Fault> {
@@ -37,6 +33,10 @@ impl Memops {
 }
 
 impl Calls for Memops {
+    fn begin(&mut self) -> Result<(), Fault> {
+        self.gates.iter().try_for_each(|gate| self.post(gate))
+    }
+
     fn enter(&mut self) -> Result<(), Fault> {
         self.at.gpu.enter()
     }

@@ -9,7 +9,7 @@ mod trip;
 use self::trip::Trip;
 use super::{Flow, StreamStage, Verdict, is_for};
 use crate::config::payload::{Gpu, Instead};
-use crate::gpu::air::{Air, Flight, Phase};
+use crate::gpu::air::{Air, Flight, Grounded, Phase};
 use crate::gpu::chunk::{Chunk, Direction, Ends};
 use crate::gpu::kernel::KernelState;
 use crate::gpu::offload::Event;
@@ -75,17 +75,20 @@ impl StreamStage {
     /// Bytes of a chunk that can be offered at most.
     pub const CHUNK_MAX: usize = PACKET_BYTES_MAX;
 
-    /// Lets a GPU run the kernels from now on.
+    /// Takes all of the GPU that the kernels need.
+    ///
+    /// # Errors
+    /// One line: why it cannot be had.
+    pub(in crate::gpu) fn prepare(&mut self, config: &Gpu, ptx: &str) -> Result<Grounded, String> {
+        Grounded::new(config, &mut self.rules, ptx)
+    }
+
+    /// Lets the GPU run the kernels from now on; says what it is.
     ///
     /// # Errors
     /// One line: why it cannot; then the CPU goes on.
-    pub(in crate::gpu) fn take_off_with(
-        &mut self,
-        config: &Gpu,
-        ptx: &str,
-    ) -> Result<String, String> {
-        let air = Air::open(config, &mut self.rules, ptx)?;
-        let what = air.describe(config.mode);
+    pub(in crate::gpu) fn start(&mut self, ready: Grounded) -> Result<String, String> {
+        let (air, what) = ready.start()?;
         self.air = Some(air);
         Ok(what)
     }
@@ -242,6 +245,18 @@ impl StreamStage {
             Phase::Failed => Aloft::Failed { bytes },
             Phase::Bypassed => Aloft::Bypassed { bytes },
         }
+    }
+
+    /// Whether a rule for bytes of this direction of a flow can be run by the GPU alone, and is.
+    pub fn needs_gpu(&mut self, id: FlowId, way: Direction, ends: Ends) -> bool {
+        let Self {
+            rules, flows, air, ..
+        } = self;
+        let Some(air) = air.as_ref().filter(|air| air.gpu.is_on()) else {
+            return false;
+        };
+        let flow = flows.entry(id).or_insert_with(|| Flow::new(rules, ends));
+        flow.needs_gpu(rules, air, way)
     }
 
     /// The ends of a flow that was judged before.

@@ -5,12 +5,14 @@ use std::sync::mpsc::sync_channel;
 
 use super::lab::Lab;
 use super::payload::{File, Way, both_are_reset, layout, rule};
-use crate::channel::cell::flag;
+use crate::channel::cell::{flag, shut};
 use crate::channel::sync::Ordering;
-use crate::config::payload::{Attach, Gpu, Instead, Kernel, Mode, OnMatch, PayloadRule};
+use crate::config::payload::{
+    Attach, Gpu, Instead, Kernel, Mode, OnMatch, PayloadRule, WithoutGpu,
+};
 use crate::device::fault::FaultConfig;
 use crate::gpu::Pipeline;
-use crate::gpu::tests::{MODES, StandIn, load};
+use crate::gpu::tests::{MODES, StandIn, load, with_user};
 use crate::lcore::Mail;
 use crate::readiness::event;
 
@@ -125,7 +127,9 @@ fn what_a_gpu_hides_a_cpu_reads_through_loss_and_full_rings() {
         config.on_full = on_full;
         let mut faults = FaultConfig::none();
         (faults.seed, faults.loss) = (3, 10_000);
-        let client = Pipeline::load(&Gpu::on_cpu(vec![cipher()])).unwrap();
+        let client = Pipeline::load(&Gpu::on_cpu(vec![cipher()]), 1)
+            .unwrap()
+            .remove(0);
         let mut lab = Lab::staged(faults, layout(), load(&config), client);
         let listener = lab.listen(16);
         let data: Vec<u8> = (0..=255).cycle().take(20_000).collect();
@@ -227,4 +231,59 @@ fn what_was_sent_before_a_close_arrives() {
         client_reads(&mut lab, out, &text);
         lab.until_real(|lab| lab.client.program.bits(out) & event::RDHUP != 0);
     }
+}
+
+/// A function of the operator's, which hangs, and a connection that both ends have ended; the server's was the first or the last.
+fn aloft_at_the_end(name: &str, is_first: bool) -> (Lab, StandIn, u32) {
+    let stand_in = StandIn::new("hanguser=1@1", &[]);
+    let mut lab = with_user(name, WithoutGpu::Refuse, |rule| {
+        staged(&stand_in, Mode::Launch, rule, |_| {})
+    });
+    let (out, into) = lab.connection();
+    let say_end = |lab: &mut Lab| {
+        let cell = lab.server.program.cell(into);
+        cell.write.shut.store(shut::WRITE, Ordering::Relaxed);
+        lab.server.program.ring(into);
+        lab.turns(100);
+    };
+    if is_first {
+        say_end(&mut lab);
+    }
+    lab.client.program.send(out, b"last words");
+    lab.client.program.close(out);
+    lab.turns(100);
+    if !is_first {
+        say_end(&mut lab);
+    }
+    lab.turns(1_000);
+    assert_eq!(lab.server.program.recv(into, 100), b"");
+    assert_eq!(flags(&lab, into) & (flag::OVER | flag::RX_FINISHED), 0);
+    (lab, stand_in, into)
+}
+
+#[test]
+fn bytes_that_only_a_gpu_can_judge_are_told_behind_the_end_of_both_sides() {
+    for is_first in [true, false] {
+        let (mut lab, stand_in, into) = aloft_at_the_end(&format!("ends-{is_first}"), is_first);
+        stand_in.go();
+        server_reads(&mut lab, into, b"last words");
+        lab.until_real(|lab| flags(lab, into) & flag::OVER != 0);
+        let error = &lab.server.program.cell(into).host.error;
+        assert_eq!(error.load(Ordering::Relaxed), 0);
+        assert_eq!(count(&mut lab, "payload_user_unjudged"), 0);
+        lab.server.program.close(into);
+        lab.until_real(|lab| lab.server.program.is_free(into));
+        until_counted(&mut lab, "payload_flows", 0);
+        until_counted(&mut lab, "payload_gpu_buffers_out", 0);
+    }
+}
+
+#[test]
+fn a_program_that_leaves_before_the_last_bytes_are_judged_leaves_nothing_behind() {
+    let (mut lab, stand_in, into) = aloft_at_the_end("leaves", false);
+    lab.server.program.close(into);
+    lab.until_real(|lab| lab.server.program.is_free(into));
+    stand_in.go();
+    until_counted(&mut lab, "payload_flows", 0);
+    until_counted(&mut lab, "payload_gpu_buffers_out", 0);
 }

@@ -57,7 +57,7 @@ pub(super) fn rule(kernel: Kernel, way: Way, attach: Attach) -> PayloadRule {
 }
 
 fn load(rules: Vec<PayloadRule>) -> Pipeline {
-    Pipeline::load(&Gpu::on_cpu(rules)).unwrap()
+    Pipeline::load(&Gpu::on_cpu(rules), 1).unwrap().remove(0)
 }
 
 fn forbidding(name: &str, on_match: OnMatch, way: Way, attach: Attach) -> Pipeline {

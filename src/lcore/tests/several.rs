@@ -5,6 +5,7 @@ mod ending;
 mod flow;
 mod frame;
 mod listener;
+mod payload;
 
 use core::net::SocketAddrV4;
 use core::time::Duration;
@@ -18,6 +19,7 @@ use crate::channel::cell::kind;
 use crate::channel::sync::Ordering;
 use crate::device::fault::FaultConfig;
 use crate::device::pair::pair;
+use crate::gpu::Pipeline;
 use crate::readiness::event;
 use crate::time::Instant;
 
@@ -30,10 +32,15 @@ struct Lab {
 impl Lab {
     /// A server with `lcores` lcores.
     fn new(lcores: u32) -> Self {
+        Self::staged((0..lcores).map(|_| Pipeline::default()).collect())
+    }
+
+    /// A server with an lcore for each payload stage.
+    fn staged(pipelines: Vec<Pipeline>) -> Self {
         let (a, b) = pair(FaultConfig::none(), FaultConfig::none(), 1_500);
         let mut lab = Self {
             now: Instant::from_millis(1),
-            server: Crew::new(SERVER, a, lcores),
+            server: Crew::staged(SERVER, a, pipelines),
             client: Crew::new(CLIENT, b, 1),
         };
         lab.server.lcores[0].announce();

@@ -11,6 +11,7 @@ use crate::channel::sync::Ordering;
 use crate::device::pair::PairDevice;
 use crate::device::rss::{KEY_BYTES, TABLE_ENTRIES};
 use crate::device::{Device, shared_queue};
+use crate::gpu::Pipeline;
 use crate::lcore::{Lcore, LcoreConfig, LcoreStatus, Mail, Mailbox, Peers, Segments};
 use crate::stack::Stack;
 use crate::stack::demux::FlowKey;
@@ -28,7 +29,18 @@ pub(super) struct Crew {
 }
 
 impl Crew {
-    pub(super) fn new(address: Ipv4Addr, mut device: PairDevice, lcores: u32) -> Self {
+    pub(super) fn new(address: Ipv4Addr, device: PairDevice, lcores: u32) -> Self {
+        let pipelines = (0..lcores).map(|_| Pipeline::default()).collect();
+        Self::staged(address, device, pipelines)
+    }
+
+    /// An lcore for each pipeline.
+    pub(super) fn staged(
+        address: Ipv4Addr,
+        mut device: PairDevice,
+        pipelines: Vec<Pipeline>,
+    ) -> Self {
+        let lcores = u32::try_from(pipelines.len()).unwrap();
         let layout = Layout::for_flows(64, 64 << 10, 32 << 10).with_lcores(lcores);
         let segments = Arc::new(Segments::create(layout).unwrap());
         let program = attach(&segments, 0);
@@ -46,10 +58,12 @@ impl Crew {
         let parts = peers.drain(..).zip(pairs.drain(..));
         let lcores = parts
             .zip(mailboxes.iter().zip(&statuses))
-            .map(|((peers, pair), (mailbox, status))| {
+            .zip(pipelines)
+            .map(|(((peers, pair), (mailbox, status)), pipeline)| {
                 let stack = Stack::new(stack_config(address, &device));
                 Lcore::new(LcoreConfig {
                     peers: (count > 1).then_some(peers),
+                    pipeline,
                     ..lcore_config(stack, pair, mailbox, status)
                 })
             })
