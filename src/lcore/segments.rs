@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use crate::channel::byte_ring::Span;
 use crate::channel::layout::{Layout, PAGE_BYTES};
 use crate::channel::map::{self, Control, Receive};
 use crate::errno::Result;
@@ -68,13 +69,22 @@ impl Segments {
         pages(&self.control_fd) + pages(&self.receive_fd)
     }
 
-    /// Puts memory behind bytes `from` to `to - 1` of an object's receive ring.
+    /// Puts memory behind bytes `from` to `to - 1` of an object's receive ring, for the stack to write there.
     ///
     /// # Errors
     /// ENOSPC, ENOMEM.
     pub fn back_receive(&self, object: u32, from: u32, to: u32) -> Result<()> {
+        let Some(len) = to.checked_sub(from).filter(|len| *len > 0) else {
+            return Ok(());
+        };
+        #[cfg(test)]
+        self.take_pages(len)?;
+        if self.receive.populate(object, Span { offset: from, len }) {
+            return Ok(());
+        }
+        // A kernel that cannot do that, or has no memory.
         let at = self.layout().rx_ring_at(object) + u64::from(from);
-        self.back(&self.receive_fd, at, from, to)
+        map::back(self.receive_fd.as_fd(), at, u64::from(len))
     }
 
     /// Puts memory behind bytes `from` to `to - 1` of an object's transmit ring.
@@ -82,26 +92,19 @@ impl Segments {
     /// # Errors
     /// ENOSPC, ENOMEM.
     pub fn back_transmit(&self, object: u32, from: u32, to: u32) -> Result<()> {
-        let at = self.layout().tx_ring_at(object) + u64::from(from);
-        self.back(&self.control_fd, at, from, to)
-    }
-
-    #[cfg_attr(
-        not(test),
-        allow(clippy::unused_self, reason = "tests count the pages")
-    )]
-    fn back(&self, fd: &OwnedFd, at: u64, from: u32, to: u32) -> Result<()> {
-        if to <= from {
+        let Some(len) = to.checked_sub(from).filter(|len| *len > 0) else {
             return Ok(());
-        }
+        };
         #[cfg(test)]
-        self.take_pages(u64::from(to - from).div_ceil(PAGE_BYTES))?;
-        map::back(fd.as_fd(), at, u64::from(to - from))
+        self.take_pages(len)?;
+        let at = self.layout().tx_ring_at(object) + u64::from(from);
+        map::back(self.control_fd.as_fd(), at, u64::from(len))
     }
 
     #[cfg(test)]
-    fn take_pages(&self, count: u64) -> Result<()> {
+    fn take_pages(&self, bytes: u32) -> Result<()> {
         use core::sync::atomic::Ordering;
+        let count = u64::from(bytes.div_ceil(PAGE));
         let less = |left: u64| match left {
             u64::MAX => Some(left),
             left => left.checked_sub(count),
@@ -120,32 +123,13 @@ impl Segments {
         unback(&self.receive_fd, self.layout().rx_ring_at(object), bytes)
     }
 
-    /// Takes the memory behind the first `bytes` bytes of an object's transmit ring away.
+    /// Takes the memory behind bytes `from` to `to - 1` of an object's transmit ring away.
     ///
     /// # Errors
     /// As [`Segments::unback_receive`].
-    pub fn unback_transmit(&self, object: u32, bytes: u32) -> Result<()> {
-        unback(&self.control_fd, self.layout().tx_ring_at(object), bytes)
-    }
-
-    /// Takes the memory behind all but the first page of an object's rings away, of which `receive` and `transmit` bytes
-    /// have memory; returns the bytes that stay.
-    ///
-    /// # Errors
-    /// What fallocate says; then the memory stays.
-    pub fn shrink(&self, object: u32, receive: u32, transmit: u32) -> Result<(u32, u32)> {
-        let layout = self.layout();
-        let (receive, extra) = first_page(receive);
-        if extra > 0 {
-            let at = layout.rx_ring_at(object) + PAGE_BYTES;
-            map::unback(self.receive_fd.as_fd(), at, extra)?;
-        }
-        let (transmit, extra) = first_page(transmit);
-        if extra > 0 {
-            let at = layout.tx_ring_at(object) + PAGE_BYTES;
-            map::unback(self.control_fd.as_fd(), at, extra)?;
-        }
-        Ok((receive, transmit))
+    pub fn unback_transmit(&self, object: u32, from: u32, to: u32) -> Result<()> {
+        let at = self.layout().tx_ring_at(object) + u64::from(from);
+        unback(&self.control_fd, at, to.saturating_sub(from))
     }
 }
 
@@ -154,12 +138,6 @@ fn unback(fd: &OwnedFd, at: u64, bytes: u32) -> Result<()> {
         return Ok(());
     }
     map::unback(fd.as_fd(), at, u64::from(bytes))
-}
-
-/// How much of `backed` lies in the first page, and how much behind it.
-fn first_page(backed: u32) -> (u32, u64) {
-    let extra = u64::from(backed).saturating_sub(PAGE_BYTES);
-    (backed.min(PAGE), extra)
 }
 
 /// The unit in which stat(2) counts, whatever the file system's is.

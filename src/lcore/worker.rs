@@ -171,6 +171,7 @@ impl Lcore {
             family.position(token.object)
         });
         let now = self.clock.now();
+        self.memory.sweep(now);
         let mut work = self.receive(now);
         work += self.commands(now);
         work += self.release(now);
