@@ -2,7 +2,6 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::channel::byte_ring::Span;
 use crate::channel::layout::{Layout, PAGE_BYTES};
 use crate::channel::map::{self, Control, Receive};
 use crate::errno::Result;
@@ -69,22 +68,13 @@ impl Segments {
         pages(&self.control_fd) + pages(&self.receive_fd)
     }
 
-    /// Puts memory behind bytes `from` to `to - 1` of an object's receive ring, for the stack to write there.
+    /// Puts memory behind bytes `from` to `to - 1` of an object's receive ring.
     ///
     /// # Errors
     /// ENOSPC, ENOMEM.
     pub fn back_receive(&self, object: u32, from: u32, to: u32) -> Result<()> {
-        let Some(len) = to.checked_sub(from).filter(|len| *len > 0) else {
-            return Ok(());
-        };
-        #[cfg(test)]
-        self.take_pages(len)?;
-        if self.receive.populate(object, Span { offset: from, len }) {
-            return Ok(());
-        }
-        // A kernel that cannot do that, or has no memory.
         let at = self.layout().rx_ring_at(object) + u64::from(from);
-        map::back(self.receive_fd.as_fd(), at, u64::from(len))
+        self.back(&self.receive_fd, at, from, to)
     }
 
     /// Puts memory behind bytes `from` to `to - 1` of an object's transmit ring.
@@ -92,19 +82,26 @@ impl Segments {
     /// # Errors
     /// ENOSPC, ENOMEM.
     pub fn back_transmit(&self, object: u32, from: u32, to: u32) -> Result<()> {
-        let Some(len) = to.checked_sub(from).filter(|len| *len > 0) else {
-            return Ok(());
-        };
-        #[cfg(test)]
-        self.take_pages(len)?;
         let at = self.layout().tx_ring_at(object) + u64::from(from);
-        map::back(self.control_fd.as_fd(), at, u64::from(len))
+        self.back(&self.control_fd, at, from, to)
+    }
+
+    #[cfg_attr(
+        not(test),
+        allow(clippy::unused_self, reason = "tests count the pages")
+    )]
+    fn back(&self, fd: &OwnedFd, at: u64, from: u32, to: u32) -> Result<()> {
+        if to <= from {
+            return Ok(());
+        }
+        #[cfg(test)]
+        self.take_pages(u64::from(to - from).div_ceil(PAGE_BYTES))?;
+        map::back(fd.as_fd(), at, u64::from(to - from))
     }
 
     #[cfg(test)]
-    fn take_pages(&self, bytes: u32) -> Result<()> {
+    fn take_pages(&self, count: u64) -> Result<()> {
         use core::sync::atomic::Ordering;
-        let count = u64::from(bytes.div_ceil(PAGE));
         let less = |left: u64| match left {
             u64::MAX => Some(left),
             left => left.checked_sub(count),

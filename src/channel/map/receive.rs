@@ -8,7 +8,6 @@
 use core::ptr::NonNull;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::mm::Advice;
 
 use super::{Mapping, parts, sealed, sealed_size};
 use crate::channel::byte_ring::{Range, Span};
@@ -68,21 +67,6 @@ impl Receive {
             self.layout.rx_ring_at(object) + u64::from(span.offset),
             u64::from(span.len),
         )
-    }
-
-    /// Puts memory behind a span of a receive ring and maps it (host side), in one call where a touch of each page would be a fault;
-    /// false when there is none, or the kernel cannot do it (before Linux 5.14).
-    #[must_use]
-    pub fn populate(&self, object: u32, span: Span) -> bool {
-        let Some(place) = self.place(object, span) else {
-            return false;
-        };
-        let bytes = span.len as usize;
-        // SAFETY: inside the mapping; pages that are there keep their bytes, others come as zeros.
-        let done = unsafe {
-            rustix::mm::madvise(place.as_ptr().cast(), bytes, Advice::LinuxPopulateWrite)
-        };
-        done.is_ok()
     }
 
     /// Fetches the first lines of what waits in a receive ring.
