@@ -59,7 +59,7 @@ section! { Common "common" "Mode, policy and progress." {
     idle: String = Key::ours("idle", Kind::Choice(&["spin", "adaptive"]), "\"adaptive\"", "With nothing to do: poll on, or poll for spin_us and then sleep.");
     spin_us: i64 = Key::ours("spin_us", whole(0, 1_000_000), "50", "Microseconds of polling before an adaptive sleep.");
     budget_us: i64 = Key::ours("budget_us", whole(1, 100_000), "50", "Microseconds that one inline turn takes at most.");
-    inline_grace_us: i64 = Key::ours("inline_grace_us", whole(10, 1_000_000), "200", "Microseconds without a driving thread after which the inline helper thread takes over.");
+    inline_grace_us: i64 = Key::ours("inline_grace_us", whole(10, 1_000_000), "200", "Microseconds without a driving thread after which the inline helper thread takes over; it looks once in so many, once in up to 20 times as many at a program that nearly always comes back in time.");
     linger_s: i64 = Key::ours("linger_s", whole(0, 3_600), "5", "Seconds that a host stays with no client and no flow.");
     linger_max_s: i64 = Key::ours("linger_max_s", whole(1, 3_600), "120", "Seconds that a host stays at most to deliver what programs left behind.");
     metrics: String = Key::ours("metrics", Kind::Text(METRICS), "\"\"", "Where OpenMetrics are served (http, /metrics): \"unix:/absolute/path\" or a loopback address with a port, \"127.0.0.1:9464\"; empty: nowhere.");
