@@ -241,7 +241,7 @@ fn unsafe_stays_where_it_is_allowed() {
         "fd/table.rs",
         "fd/registry.rs",
         "device/plugin",
-        "lcore/memory.rs",
+        "lcore/pool.rs",
         "lcore/send_buffer.rs",
         "prefetch.rs",
     ];

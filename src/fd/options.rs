@@ -133,8 +133,10 @@ pub fn read(fd: i32, touched: Touched) -> Options {
     let socket = |name| number(fd, sockopt::SOCKET, name);
     let tcp = |name| number(fd, sockopt::TCP, name);
     let mut bit = |on: u32, bit| options.bits |= if on != 0 { bit } else { 0 };
-    if touched.has(Touched::DELAY) {
+    if touched.has(Touched::NODELAY) {
         bit(tcp(name::NODELAY), option::NODELAY);
+    }
+    if touched.has(Touched::CORK) {
         bit(tcp(name::CORK), option::CORK);
     }
     if touched.has(Touched::REUSE) {

@@ -18,8 +18,8 @@ use crate::time::monotonic;
 pub struct Touched(pub u32);
 
 impl Touched {
-    /// TCP_NODELAY and TCP_CORK.
-    pub const DELAY: Self = Self(1);
+    /// TCP_NODELAY, which many a client sets before it connects.
+    pub const NODELAY: Self = Self(1);
     /// SO_KEEPALIVE and its times.
     pub const KEEPALIVE: Self = Self(1 << 1);
     /// SO_REUSEADDR and SO_REUSEPORT.
@@ -37,9 +37,11 @@ impl Touched {
     /// Every other option.
     pub const OTHERS: Self = Self(1 << 8);
     /// All options: some change what others say.
-    pub const OPTIONS: Self = Self(0b1_0011_1111);
+    pub const OPTIONS: Self = Self(0b101_0011_1111);
     /// Nothing but that socket(2) was told SOCK_NONBLOCK.
     pub const NONBLOCKING: Self = Self(1 << 9);
+    /// TCP_CORK.
+    pub const CORK: Self = Self(1 << 10);
     /// Nobody knows.
     pub const ALL: Self = Self(u32::MAX);
     /// A socket(2) of this moment.
@@ -55,7 +57,8 @@ impl Touched {
     #[must_use]
     pub const fn by_option(level: i32, name: i32) -> Self {
         match (level, name) {
-            (sockopt::TCP, name::NODELAY | name::CORK) => Self::DELAY,
+            (sockopt::TCP, name::NODELAY) => Self::NODELAY,
+            (sockopt::TCP, name::CORK) => Self::CORK,
             (sockopt::SOCKET, name::KEEPALIVE)
             | (sockopt::TCP, name::KEEPIDLE | name::KEEPINTVL | name::KEEPCNT) => Self::KEEPALIVE,
             (sockopt::SOCKET, name::REUSEADDR | name::REUSEPORT) => Self::REUSE,
@@ -128,6 +131,7 @@ fn all_of(fd: i32) -> [u32; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::channel::cell::option;
     use crate::fd::options;
     use crate::ffi::descriptor;
 
@@ -147,6 +151,7 @@ mod tests {
         let fd = twin::unused().unwrap();
         let number = [
             (sockopt::TCP, name::NODELAY, 1),
+            (sockopt::TCP, name::CORK, 1),
             (sockopt::SOCKET, name::KEEPALIVE, 1),
             (sockopt::TCP, name::KEEPIDLE, 77),
             (sockopt::SOCKET, name::REUSEADDR, 1),
@@ -169,10 +174,25 @@ mod tests {
     }
 
     #[test]
+    fn a_client_without_delay_is_asked_for_that_alone() {
+        let fd = twin::unused().unwrap();
+        for name in [name::NODELAY, name::CORK] {
+            sockopt::set_number(fd, sockopt::TCP, name, 1).unwrap();
+        }
+        let bits = |touched| options::read(fd, touched).bits;
+        let touched = Touched::by_option(sockopt::TCP, name::NODELAY);
+        assert_eq!(bits(touched), option::NODELAY);
+        let touched = Touched::by_option(sockopt::TCP, name::CORK);
+        assert_eq!(bits(touched), option::CORK);
+        descriptor::close(fd);
+    }
+
+    #[test]
     fn an_option_without_a_group_may_change_every_other_one() {
         let options = Touched::by_option(9, 9);
         for group in [
-            Touched::DELAY,
+            Touched::NODELAY,
+            Touched::CORK,
             Touched::KEEPALIVE,
             Touched::REUSE,
             Touched::TIMEOUTS,

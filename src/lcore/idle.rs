@@ -51,6 +51,14 @@ pub(super) struct Idle {
     held_off: u32,
     /// It has slept since the last work, which it then has not found by polling.
     rested: bool,
+    /// Somebody was woken with the last work, and will answer.
+    expecting: bool,
+    /// When it looked last.
+    looked: Instant,
+    /// So many times in a row no answer came while it was polled for.
+    vain: u32,
+    /// So many were woken since, without being polled for.
+    skipped: u32,
 }
 
 /// A loop that polls longer does so for so many times as long.
@@ -73,6 +81,10 @@ impl Idle {
             credit: 0,
             held_off: 0,
             rested: false,
+            expecting: false,
+            looked: now,
+            vain: 0,
+            skipped: 0,
         }
     }
 
@@ -84,7 +96,7 @@ impl Idle {
     /// How long it polls. Falling asleep and waking up takes both ends longer than many a wait: where work comes that soon, polling
     /// on is cheaper (as the halt polling of KVM).
     fn spin(&self) -> Duration {
-        if self.credit > 0 {
+        if self.credit > 0 || self.expecting {
             self.config.spin * STRETCH
         } else {
             self.config.spin
@@ -106,18 +118,45 @@ impl Idle {
         }
     }
 
+    /// The last turn has woken a program, whose answer is polled for as long as it takes two CPUs to wake up: asleep by then, the loop
+    /// would have to be woken for it. A program that does not answer that soon is not waited for, nor any on a CPU that others want, but
+    /// tried again now and then.
+    pub(super) const fn expect_answer(&mut self) {
+        if self.vain >= TRIAL {
+            self.skipped += 1;
+            if self.skipped < HOLD_OFF {
+                return;
+            }
+            self.skipped = 0;
+            self.vain = TRIAL - 1;
+        }
+        self.expecting = true;
+    }
+
     /// What to do after a turn that ended at `now` and did something or not. A port without a descriptor to wait on
     /// must be polled.
     pub(super) fn next(&mut self, now: Instant, worked: bool, can_sleep: bool) -> Next {
+        let away = now.since(core::mem::replace(&mut self.looked, now));
+        if self.expecting && away >= self.config.spin {
+            // Somebody else had the CPU meanwhile. Who is woken gets it at once, who yields waits for its turn.
+            self.expecting = false;
+            self.vain = TRIAL;
+        }
         if worked {
             let rested = core::mem::take(&mut self.rested);
             if !rested && self.credit > 0 && now.since(self.last_work) >= self.config.spin {
                 self.credit = (self.credit + FOUND).min(CREDIT);
             }
+            if core::mem::take(&mut self.expecting) {
+                self.vain = 0;
+            }
             self.last_work = now;
             return Next::Turn;
         }
         let rested = now.since(self.last_work) >= self.spin();
+        if rested && core::mem::take(&mut self.expecting) {
+            self.vain += 1;
+        }
         match self.config.policy {
             IdlePolicy::Adaptive if rested && can_sleep => Next::Sleep,
             IdlePolicy::Adaptive if rested => Next::Yield,
@@ -230,5 +269,56 @@ mod tests {
         }
         idle.slept(long);
         assert_eq!(polls(&mut idle), Some(50));
+    }
+
+    #[test]
+    fn the_answer_of_who_was_woken_is_polled_for_while_it_comes_soon() {
+        let config = IdleConfig {
+            policy: IdlePolicy::Adaptive,
+            spin: Duration::from_micros(50),
+        };
+        let at = Instant::from_micros;
+        let mut idle = Idle::new(config, false, at(0));
+        let mut now = 1_000;
+        // A turn that wakes somebody, who answers after so long or not at all: how long it was polled for.
+        let mut wakes = |answer: Option<u64>, step: usize| {
+            now += 100_000;
+            assert_eq!(idle.next(at(now), true, true), Next::Turn);
+            idle.expect_answer();
+            for after in (0..300).step_by(step) {
+                if answer == Some(after) {
+                    assert_eq!(idle.next(at(now + after), true, true), Next::Turn);
+                    return None;
+                }
+                if idle.next(at(now + after), false, true) == Next::Sleep {
+                    return Some(after);
+                }
+            }
+            unreachable!("it never sleeps");
+        };
+        for _ in 0..10 {
+            assert_eq!(wakes(Some(120), 10), None);
+        }
+        for _ in 0..TRIAL {
+            assert_eq!(wakes(None, 10), Some(200));
+        }
+        for _ in 0..3 {
+            for _ in 1..HOLD_OFF {
+                assert_eq!(wakes(None, 10), Some(50));
+            }
+            assert_eq!(wakes(None, 10), Some(200), "tried again");
+        }
+        for _ in 1..HOLD_OFF {
+            assert_eq!(wakes(Some(120), 10), Some(50));
+        }
+        for _ in 0..10 {
+            assert_eq!(wakes(Some(120), 10), None);
+        }
+        // Others have the CPU after each yield.
+        assert_eq!(wakes(Some(120), 60), Some(60));
+        assert_eq!(wakes(Some(120), 10), Some(50));
+        // What comes when nobody was woken is none.
+        assert_eq!(idle.next(at(9_000_000), true, true), Next::Turn);
+        assert_eq!(idle.next(at(9_000_050), false, true), Next::Sleep);
     }
 }

@@ -1,68 +1,18 @@
-//! Rings out of channel memory: which object index a flow lies at, and how much memory is behind it.
-//!
-//! # Safety
-//! One call lends an object's receive ring to the stack. `Place::lent` is true from the lending
-//! until the stack gives the slice back, an index that is lent is neither lent again nor used for an accept queue nor
-//! released, and a pool with lent rings is never dropped before the stack ([`super::worker::Lcore`] drops its stack
-//! first), so that a slice is unique and outlived by its mapping. The program's mapping is read-only.
+//! Rings out of channel memory: which family's index a flow lies at, what the families share, and what nobody needs any more.
 
-#![allow(unsafe_code)]
-
-use core::ops::Range;
-use std::os::fd::AsFd;
+use core::time::Duration;
 use std::sync::Arc;
 
 use super::counters::LcoreCounters;
+use super::kept::KEPT_FOR;
+use super::pool::{Place, Pool};
 use super::segments::{PAGE, Segments};
 use super::send_buffer::SendBuffers;
 use super::share::{self, Share};
-use super::table::Table;
-use crate::channel::byte_ring::{Span, begin_leaving, finish_leaving};
-use crate::channel::map::Staging;
-use crate::channel::sync::Ordering;
+use crate::channel::byte_ring::Span;
 use crate::errno::{Errno, Result};
 use crate::stack::{FlowMemory, Owner, RxRing, SendBuffer};
-
-/// The rings of one object.
-#[derive(Clone, Copy, Debug, Default)]
-struct Place {
-    /// The receive ring is the stack's.
-    lent: bool,
-    /// The program may know the index: it is released by [`Memory::release`] only.
-    known: bool,
-    /// Bytes of the receive ring that have memory.
-    receive: u32,
-    /// Bytes of the transmit ring that have memory.
-    transmit: u32,
-    /// Bytes of the receive ring that have memory beside its first `receive` ones.
-    parts: u32,
-}
-
-impl Place {
-    fn bytes(&self) -> u64 {
-        u64::from(self.receive) + u64::from(self.transmit) + u64::from(self.parts)
-    }
-}
-
-/// The rings of one family.
-#[derive(Debug)]
-struct Pool {
-    segments: Arc<Segments>,
-    places: Table<Place>,
-    /// Indices of the upper half that were used and are free, the warmest last.
-    free: Vec<u32>,
-    /// As `free`, those with larger rings: they are used before others.
-    free_large: Vec<u32>,
-    /// The indices of our share of the upper half that were never used.
-    fresh: Range<u32>,
-    /// The index that the next ring must have: a connect is being carried out.
-    wanted: Option<u32>,
-    lent: u32,
-    /// Made when the first received bytes are to be looked at.
-    staging: Option<Staging>,
-    /// Memory behind all rings.
-    bytes: u64,
-}
+use crate::time::Instant;
 
 /// The rings of all families of an lcore.
 #[derive(Debug)]
@@ -74,6 +24,10 @@ pub(super) struct Memory {
     /// What the families share; None: the host has no others to think of.
     share: Option<Share>,
     counters: Arc<LcoreCounters>,
+    /// The time of this turn.
+    now: Instant,
+    /// When to look for memory that has waited for long enough; None = none waits.
+    sweep_at: Option<Instant>,
 }
 
 impl Memory {
@@ -85,7 +39,36 @@ impl Memory {
             send: SendBuffers::default(),
             share: None,
             counters,
+            now: Instant::default(),
+            sweep_at: None,
         }
+    }
+
+    /// A turn begins. Some of the memory that has waited for a connection for long enough goes back to the kernel.
+    pub(super) fn sweep(&mut self, now: Instant) {
+        self.now = now;
+        if self.sweep_at.is_none_or(|due| due > now) {
+            return;
+        }
+        let mut left = SWEEP_PLACES;
+        let mut next: Option<Instant> = None;
+        for pool in self.pools.iter_mut().flatten() {
+            while let Some(due) = pool.next_due() {
+                if due > now || left == 0 {
+                    let due = due.max(now + SWEEP_PAUSE);
+                    next = Some(next.map_or(due, |next| next.min(due)));
+                    break;
+                }
+                left -= 1;
+                pool.cool();
+            }
+        }
+        self.sweep_at = next;
+    }
+
+    /// When to sweep next.
+    pub(super) const fn next_due(&self) -> Option<Instant> {
+        self.sweep_at
     }
 
     /// Families share this from now on.
@@ -95,7 +78,12 @@ impl Memory {
 
     /// Bytes behind the rings of all families.
     pub(super) fn ring_bytes(&self) -> u64 {
-        self.pools.iter().flatten().map(|pool| pool.bytes).sum()
+        self.pools.iter().flatten().map(Pool::bytes).sum()
+    }
+
+    /// How many of those wait for the next connection.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        self.pools.iter().flatten().map(Pool::kept_bytes).sum()
     }
 
     /// Bytes of the send buffers that were made, and of those that the stack does not have.
@@ -108,17 +96,19 @@ impl Memory {
         let Some(share) = self.share else {
             return true;
         };
-        let lent = |pool: &Pool| u64::from(pool.lent);
+        let lent = |pool: &Pool| u64::from(pool.lent());
         self.may_have(owner, lent, 1, u64::from(share.flows))
     }
 
-    /// Whether a ring of the family may grow from `from` to `to` bytes. The first page is part of the flow.
-    fn may_grow(&self, owner: Owner, from: u32, to: u32) -> bool {
+    /// Whether a ring of the family may grow from `from` to `to` bytes. The first page is part of the flow. What waits for a
+    /// connection goes before anything is refused.
+    fn may_grow(&mut self, owner: Owner, from: u32, to: u32) -> bool {
         let Some(share) = self.share else {
             return true;
         };
         let more = u64::from(to.saturating_sub(from));
-        let may = to <= PAGE || self.may_have(owner, |pool| pool.bytes, more, share.ring_bytes);
+        let may = |memory: &Self| memory.may_have(owner, Pool::bytes, more, share.ring_bytes);
+        let may = to <= PAGE || may(self) || (self.cool_all() && may(self));
         if !may {
             self.counters.rings_refused_quota.raise();
         }
@@ -131,32 +121,40 @@ impl Memory {
         share::may_have(has.map_or(0, what), more, used, total)
     }
 
+    /// Gives all memory back that waits for a connection; false = none does.
+    fn cool_all(&mut self) -> bool {
+        let mut any = false;
+        for pool in self.pools.iter_mut().flatten() {
+            while pool.cool() {
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Does what needs memory once more when the kernel has none, without what waits for a connection.
+    fn pressed(&mut self, owner: Owner, act: impl Fn(&mut Pool) -> bool) -> bool {
+        let Some(pool) = self.pool(owner) else {
+            return false;
+        };
+        act(pool) || (self.cool_all() && self.pool(owner).is_some_and(act))
+    }
+
     /// Adds the memory of a family.
     pub(super) fn attach(&mut self, owner: Owner, segments: Arc<Segments>) {
-        let layout = segments.layout();
         let place = owner.0 as usize;
         if place >= self.pools.len() {
             self.pools.resize_with(place + 1, || None);
         }
         if let Some(pool) = self.pools.get_mut(place) {
-            *pool = Some(Pool {
-                places: Table::new(layout, self.me),
-                free: Vec::new(),
-                free_large: Vec::new(),
-                fresh: layout.host_share(self.me),
-                wanted: None,
-                lent: 0,
-                staging: None,
-                bytes: 0,
-                segments,
-            });
+            *pool = Some(Pool::new(segments, self.me));
         }
     }
 
     /// Drops the memory of a family; false when the stack still has a ring of it.
     pub(super) fn detach(&mut self, owner: Owner) -> bool {
         match self.pools.get_mut(owner.0 as usize) {
-            Some(pool) if pool.as_ref().is_none_or(|pool| pool.lent == 0) => {
+            Some(pool) if pool.as_ref().is_none_or(|pool| pool.lent() == 0) => {
                 *pool = None;
                 true
             }
@@ -169,6 +167,11 @@ impl Memory {
         self.pools.get_mut(owner.0 as usize)?.as_mut()
     }
 
+    fn look(&self, owner: Owner, object: u32) -> Option<&Place> {
+        let pool = self.pools.get(owner.0 as usize)?.as_ref()?;
+        pool.place(object)
+    }
+
     /// Makes the next ring that is taken the one of `object` (None: any), and known to the program.
     pub(super) fn want(&mut self, owner: Owner, object: Option<u32>) {
         if let Some(pool) = self.pool(owner) {
@@ -178,54 +181,31 @@ impl Memory {
 
     /// The program is told of `object`.
     pub(super) fn make_known(&mut self, owner: Owner, object: u32) {
-        if let Some(place) = self.place(owner, object) {
+        let place = self.pool(owner).and_then(|pool| pool.place_mut(object));
+        if let Some(place) = place {
             place.known = true;
         }
-    }
-
-    fn place(&mut self, owner: Owner, object: u32) -> Option<&mut Place> {
-        self.pool(owner)?.places.at_mut(object)
     }
 
     /// Bytes that the stack has received into the ring of `object`, or None when there is no address space for a second
     /// mapping.
     pub(super) fn received(&mut self, owner: Owner, object: u32, span: Span) -> Option<&mut [u8]> {
-        let pool = self.pool(owner)?;
-        if pool.staging.is_none() {
-            let (fd, layout) = (pool.segments.receive_fd(), pool.segments.layout());
-            match Staging::new(fd.as_fd(), layout) {
-                Ok(staging) => pool.staging = Some(staging),
-                Err(errno) => crate::error!("payload event=no_mapping errno={errno}"),
-            }
-        }
-        pool.staging.as_mut()?.bytes_mut(object, span)
+        self.pool(owner)?.received(object, span)
     }
 
     /// Whether the stack has the ring of `object`.
     pub(super) fn is_lent(&self, owner: Owner, object: u32) -> bool {
-        self.pools
-            .get(owner.0 as usize)
-            .and_then(Option::as_ref)
-            .and_then(|pool| pool.places.at(object))
-            .is_some_and(|place| place.lent)
+        self.look(owner, object).is_some_and(|place| place.lent)
     }
 
     /// Whether `object` is an index of the upper half that is in use and known to the program.
     pub(super) fn is_known(&self, owner: Owner, object: u32) -> bool {
-        self.pools
-            .get(owner.0 as usize)
-            .and_then(Option::as_ref)
-            .and_then(|pool| pool.places.at(object))
-            .is_some_and(|place| place.known)
+        self.look(owner, object).is_some_and(|place| place.known)
     }
 
     /// Bytes of the transmit ring of `object` that have memory. The cell says the same, but the program can write it.
     pub(super) fn transmit_backed(&self, owner: Owner, object: u32) -> u32 {
-        self.pools
-            .get(owner.0 as usize)
-            .and_then(Option::as_ref)
-            .and_then(|pool| pool.places.at(object))
-            .map_or(0, |place| place.transmit)
+        self.look(owner, object).map_or(0, |place| place.transmit)
     }
 
     /// Puts memory behind the first `bytes` of a transmit ring and tells the program; false = none to be had.
@@ -240,28 +220,7 @@ impl Memory {
     /// As [`Memory::back_transmit`] where a writer has put memory there itself: it is taken, whatever the family's share, and
     /// counts as given.
     pub(super) fn adopt_transmit(&mut self, owner: Owner, object: u32, bytes: u32) -> bool {
-        let Some(pool) = self.pool(owner) else {
-            return false;
-        };
-        let Some(place) = pool.places.at_mut(object) else {
-            return false;
-        };
-        if place.transmit < bytes {
-            if pool
-                .segments
-                .back_transmit(object, place.transmit, bytes)
-                .is_err()
-            {
-                return false;
-            }
-            pool.bytes += u64::from(bytes - place.transmit);
-            place.transmit = bytes;
-        }
-        if let Some(cell) = pool.segments.control.object(object) {
-            // Release: the memory is there before a writer learns of it.
-            cell.host.tx_backed.store(place.transmit, Ordering::Release);
-        }
-        true
+        self.pressed(owner, |pool| pool.back_transmit(object, bytes))
     }
 
     /// Puts memory behind the first `bytes` of a receive ring that is not lent: a listener's accept queue.
@@ -270,105 +229,24 @@ impl Memory {
     /// EBUSY when the stack has the ring, ENOSPC or ENOMEM.
     pub(super) fn back_queue(&mut self, owner: Owner, object: u32, bytes: u32) -> Result<()> {
         let pool = self.pool(owner).ok_or(Errno::INVAL)?;
-        let place = pool.places.at_mut(object).ok_or(Errno::INVAL)?;
-        if place.lent {
-            return Err(Errno::BUSY);
-        }
-        place.known = true;
-        if place.receive < bytes {
-            pool.segments.back_receive(object, place.receive, bytes)?;
-            pool.bytes += u64::from(bytes - place.receive);
-            place.receive = bytes;
-        }
-        Ok(())
+        pool.back_queue(object, bytes)
     }
 
     /// Gives an index back that nobody uses any more; a writer says that it has put memory behind `grown` bytes of the transmit
-    /// ring. All but the first page of its rings loses its memory.
+    /// ring. The rings keep what memory they have for a while.
     pub(super) fn release(&mut self, owner: Owner, object: u32, grown: u32) {
-        let Some(pool) = self.pool(owner) else {
-            return;
-        };
-        let host_half = object >= pool.segments.layout().first_host_object();
-        let Some(place) = pool.places.at_mut(object) else {
-            return;
-        };
-        let (was_known, was_lent) = (place.known, place.lent);
-        if was_lent {
-            return;
+        let now = self.now;
+        if let Some(pool) = self.pool(owner) {
+            pool.release(now, object, grown, KEPT_MAX);
         }
-        place.known = false;
-        let whole = pool.segments.layout().rx_bytes(object);
-        let before = place.bytes();
-        if core::mem::take(&mut place.parts) > 0 {
-            place.receive = 0;
-            if let Err(errno) = pool.segments.unback_receive(object, whole) {
-                crate::warn!("event=ring_memory_not_returned object={object} errno={errno}");
-            }
-        }
-        // A writer may have grown what it never filled.
-        let transmit = place
-            .transmit
-            .max(grown.min(pool.segments.layout().tx_bytes(object)));
-        match pool.segments.shrink(object, place.receive, transmit) {
-            Ok((receive, transmit)) => {
-                (place.receive, place.transmit) = (receive, transmit.min(place.transmit));
-            }
-            Err(errno) => {
-                crate::warn!("event=ring_memory_not_returned object={object} errno={errno}")
-            }
-        }
-        let gone = before.saturating_sub(place.bytes());
-        pool.bytes = pool.bytes.saturating_sub(gone);
-        if host_half && was_known {
-            pool.put(object);
-        }
-    }
-}
-
-impl Pool {
-    /// The index for a ring: the wanted one, else a free one of the upper half.
-    fn index(&mut self) -> Option<u32> {
-        if let Some(object) = self.wanted.take() {
-            return Some(object);
-        }
-        self.free_large
-            .pop()
-            .or_else(|| self.free.pop())
-            .or_else(|| self.fresh.next())
+        self.sweep_later();
     }
 
-    /// Nobody uses an index of the upper half any more.
-    fn put(&mut self, object: u32) {
-        if self.segments.layout().is_large(object) {
-            self.free_large.push(object);
-        } else {
-            self.free.push(object);
+    /// Something may wait for a connection now.
+    fn sweep_later(&mut self) {
+        if self.sweep_at.is_none() {
+            self.sweep_at = Some(self.now + KEPT_FOR);
         }
-    }
-
-    fn lend(&mut self, object: u32) -> Option<RxRing> {
-        let place = self.places.at_mut(object)?;
-        if place.lent {
-            return None;
-        }
-        if place.receive < PAGE {
-            self.segments
-                .back_receive(object, place.receive, PAGE)
-                .ok()?;
-            self.bytes += u64::from(PAGE - place.receive);
-            place.receive = PAGE;
-        }
-        // SAFETY: `lent` was false and is set below: the ring is nobody else's until `give_back`; an accept queue never
-        // lies in it, because `back_queue` serves listener objects only and those are not lent.
-        let bytes = unsafe { self.segments.receive.lend(object) }?;
-        place.lent = true;
-        self.lent += 1;
-        Some(RxRing {
-            bytes,
-            backed: place.receive as usize,
-            id: object,
-        })
     }
 }
 
@@ -382,10 +260,14 @@ impl FlowMemory for Memory {
         let pool = self.pool(owner)?;
         let wanted = pool.wanted.is_some();
         let object = pool.index()?;
-        let ring = pool.lend(object);
+        let mut ring = pool.lend(object);
+        if ring.is_none() && self.cool_all() {
+            ring = self.pool(owner)?.lend(object);
+        }
+        let pool = self.pool(owner)?;
         match (&ring, wanted) {
             (Some(_), true) => {
-                if let Some(place) = pool.places.at_mut(object) {
+                if let Some(place) = pool.place_mut(object) {
                     place.known = true;
                 }
             }
@@ -402,65 +284,15 @@ impl FlowMemory for Memory {
         let Ok(bytes) = u32::try_from(bytes) else {
             return false;
         };
-        let backed = self.place(owner, id).map_or(0, |place| place.receive);
+        let backed = self.look(owner, id).map_or(0, |place| place.receive);
         if backed < bytes && !self.may_grow(owner, backed, bytes) {
             return false;
         }
-        let Some(pool) = self.pool(owner) else {
-            return false;
-        };
-        let limit = pool.segments.layout().rx_bytes(id);
-        let Some(place) = pool.places.at_mut(id) else {
-            return false;
-        };
-        let bytes = bytes.min(limit);
-        if place.receive < bytes {
-            if pool
-                .segments
-                .back_receive(id, place.receive, bytes)
-                .is_err()
-            {
-                return false;
-            }
-            pool.bytes += u64::from(bytes - place.receive);
-            place.receive = bytes;
-        }
-        true
+        self.pressed(owner, |pool| pool.back_receive(id, bytes))
     }
 
     fn rest(&mut self, owner: Owner, id: u32) -> bool {
-        let Some(pool) = self.pool(owner) else {
-            return false;
-        };
-        let layout = pool.segments.layout();
-        let (Some(place), Some(cell)) = (
-            pool.places.at_mut(id).filter(|place| place.lent),
-            pool.segments.control.object(id),
-        ) else {
-            return false;
-        };
-        let grown = cell.write.tx_grown.load(Ordering::Acquire);
-        if !begin_leaving(&cell.host, &cell.write) {
-            return false;
-        }
-        let transmit = place.transmit.max(grown.min(layout.tx_bytes(id)));
-        let receive = if place.parts > 0 {
-            layout.rx_bytes(id)
-        } else {
-            place.receive
-        };
-        let done = pool
-            .segments
-            .unback_transmit(id, transmit)
-            .and_then(|()| pool.segments.unback_receive(id, receive));
-        if let Err(errno) = done {
-            crate::warn!("event=ring_memory_not_returned object={id} errno={errno}");
-        }
-        pool.bytes = pool.bytes.saturating_sub(place.bytes());
-        (place.transmit, place.receive, place.parts) = (0, 0, 0);
-        finish_leaving(&cell.host);
-        // A writer that came meanwhile has rung: its bell finds a ring without memory, and sees to it.
-        true
+        self.pool(owner).is_some_and(|pool| pool.rest(id))
     }
 
     fn back_part(&mut self, owner: Owner, id: u32, from: usize, bytes: usize) -> bool {
@@ -468,23 +300,13 @@ impl FlowMemory for Memory {
             return false;
         };
         let backed = self
-            .place(owner, id)
+            .look(owner, id)
             .map_or(0, |place| place.receive.saturating_add(place.parts));
         if !self.may_grow(owner, backed, backed.saturating_add(bytes)) {
             return false;
         }
-        let Some(pool) = self.pool(owner) else {
-            return false;
-        };
-        let Some(place) = pool.places.at_mut(id) else {
-            return false;
-        };
-        let capacity = pool.segments.layout().rx_bytes(id);
-        place.parts = place.parts.saturating_add(bytes);
-        pool.bytes += u64::from(bytes);
-        let first = bytes.min(capacity.saturating_sub(from));
-        pool.segments.back_receive(id, from, from + first).is_ok()
-            && pool.segments.back_receive(id, 0, bytes - first).is_ok()
+        self.pool(owner)
+            .is_some_and(|pool| pool.back_part(id, from, bytes))
     }
 
     fn take_send(&mut self, _owner: Owner, bytes: usize) -> Option<SendBuffer> {
@@ -497,24 +319,21 @@ impl FlowMemory for Memory {
 
     fn give_back(&mut self, owner: Owner, ring: RxRing) {
         // The slice died with the socket, or dies here with `ring`, before the index can be lent again.
-        let id = ring.id;
-        let Some(pool) = self.pool(owner) else {
-            return;
-        };
-        let Some(place) = pool.places.at_mut(id) else {
-            return;
-        };
-        if !place.lent {
-            return;
+        let (now, id) = (self.now, ring.id);
+        if let Some(pool) = self.pool(owner) {
+            pool.give_back(now, id);
         }
-        place.lent = false;
-        pool.lent = pool.lent.saturating_sub(1);
-        if !place.known {
-            // A half-open flow that the program never heard of.
-            pool.put(id);
-        }
+        self.sweep_later();
     }
 }
+
+/// Bytes of a family that wait for its next connections: what a thousand need that each moved a quarter of a ring. More goes back
+/// at once, as all of it does after some seconds.
+const KEPT_MAX: u64 = 64 << 20;
+/// Rings whose memory goes in one turn: some 20 us.
+const SWEEP_PLACES: u32 = 4;
+/// Between two turns that sweep.
+const SWEEP_PAUSE: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
@@ -576,7 +395,7 @@ mod tests {
             flows: 1_000,
             ring_bytes: TOTAL,
         });
-        let bytes = |memory: &mut Memory, owner| memory.pool(owner).unwrap().bytes;
+        let bytes = |memory: &mut Memory, owner| memory.pool(owner).unwrap().bytes();
         let first = fill(&mut memory, Owner(0));
         let has = bytes(&mut memory, Owner(0));
         assert!(
@@ -603,7 +422,161 @@ mod tests {
             memory.give_back(owner, ring);
             memory.release(owner, id, 0);
         }
-        assert!(bytes(&mut memory, Owner(0)) < 32 * u64::from(PAGE));
+        assert_eq!(memory.kept_bytes(), memory.ring_bytes());
         assert!(fill(&mut memory, Owner(1)).len() >= 8);
+    }
+
+    /// A family, its segments, and a clock.
+    fn family(rx_bytes: u32) -> (Memory, Arc<Segments>) {
+        let layout = crate::channel::layout::Layout::for_flows(4_096, rx_bytes, 16 << 10);
+        let segments = Arc::new(Segments::create(layout).unwrap());
+        let mut memory = Memory::new(0, Arc::default());
+        memory.attach(Owner(0), Arc::clone(&segments));
+        (memory, segments)
+    }
+
+    /// A connection whose rings grow to `receive` and `transmit` bytes.
+    fn grown(memory: &mut Memory, receive: usize, transmit: u32) -> u32 {
+        let id = memory.take(Owner(0), BYTES).unwrap().id;
+        memory.make_known(Owner(0), id);
+        assert!(memory.back(Owner(0), id, receive));
+        assert!(memory.back_transmit(Owner(0), id, transmit));
+        id
+    }
+
+    /// It ends.
+    fn end(memory: &mut Memory, id: u32) {
+        let ring = RxRing {
+            bytes: &mut [],
+            backed: 0,
+            id,
+        };
+        memory.give_back(Owner(0), ring);
+        memory.release(Owner(0), id, 0);
+    }
+
+    const SECOND: u64 = 1_000_000;
+
+    #[test]
+    fn the_next_connection_finds_the_rings_of_the_last_one_whole() {
+        let (mut memory, segments) = family(64 << 10);
+        let id = grown(&mut memory, 64 << 10, 8 << 10);
+        let resident = segments.resident_bytes();
+        end(&mut memory, id);
+        assert_eq!(
+            (memory.kept_bytes(), memory.ring_bytes()),
+            (72 << 10, 72 << 10)
+        );
+        assert_eq!(segments.resident_bytes(), resident);
+        segments
+            .pages_left
+            .store(0, core::sync::atomic::Ordering::Relaxed);
+        let ring = memory.take(Owner(0), BYTES).unwrap();
+        assert_eq!((ring.id, ring.backed), (id, 64 << 10));
+        assert!(memory.back_transmit(Owner(0), id, PAGE));
+        let cell = segments.control.object(id).unwrap();
+        let backed = cell
+            .host
+            .tx_backed
+            .load(crate::channel::sync::Ordering::Relaxed);
+        assert_eq!((backed, memory.kept_bytes()), (8 << 10, 0));
+    }
+
+    #[test]
+    fn what_no_connection_wants_goes_back_after_a_while_a_few_rings_a_turn() {
+        let (mut memory, segments) = family(64 << 10);
+        let before = segments.resident_bytes();
+        let crowd: Vec<u32> = (0..10)
+            .map(|_| grown(&mut memory, 64 << 10, PAGE))
+            .collect();
+        // The cells' own pages stay.
+        let cells = segments.resident_bytes() - before - memory.ring_bytes();
+        memory.sweep(Instant::from_micros(SECOND));
+        for id in crowd {
+            end(&mut memory, id);
+        }
+        let due = Instant::from_micros(SECOND) + KEPT_FOR;
+        assert_eq!(memory.next_due(), Some(due));
+        memory.sweep(Instant::from_micros(2 * SECOND));
+        assert_eq!(memory.kept_bytes(), 10 * (68 << 10));
+        let mut now = due;
+        for left in [6, 2, 0] {
+            memory.sweep(now);
+            assert_eq!(memory.kept_bytes(), left * (68 << 10));
+            now = memory.next_due().unwrap_or(now);
+        }
+        assert_eq!((memory.next_due(), memory.ring_bytes()), (None, 0));
+        assert_eq!(segments.resident_bytes(), before + cells);
+        // The index that is taken next begins with a page of zeros.
+        let ring = memory.take(Owner(0), BYTES).unwrap();
+        assert_eq!(ring.backed, PAGE as usize);
+    }
+
+    #[test]
+    fn a_crowd_leaves_no_more_behind_than_the_bound() {
+        const RING: u64 = 256 << 10;
+        let (mut memory, segments) = family(256 << 10);
+        let count = KEPT_MAX / RING + 8;
+        let crowd: Vec<u32> = (0..count)
+            .map(|_| grown(&mut memory, 256 << 10, PAGE))
+            .collect();
+        let warmest = crowd[crowd.len() - 1];
+        for id in crowd {
+            end(&mut memory, id);
+        }
+        let kept = memory.kept_bytes();
+        assert!(kept <= KEPT_MAX && kept > KEPT_MAX - 2 * RING, "{kept}");
+        assert_eq!(memory.ring_bytes(), kept);
+        assert!(segments.resident_bytes() < KEPT_MAX + (1 << 20));
+        // The oldest went.
+        let ring = memory.take(Owner(0), BYTES).unwrap();
+        assert_eq!((ring.id, ring.backed), (warmest, 256 << 10));
+    }
+
+    #[test]
+    fn memory_that_waits_is_given_up_before_anybody_is_refused() {
+        let (mut memory, segments) = family(64 << 10);
+        let (first, second) = (
+            grown(&mut memory, 64 << 10, PAGE),
+            grown(&mut memory, 4 << 10, PAGE),
+        );
+        end(&mut memory, first);
+        // The share: 4/5 of it for a family alone.
+        memory.share_out(Share {
+            flows: 100,
+            ring_bytes: 90 << 10,
+        });
+        assert!(memory.back(Owner(0), second, 64 << 10));
+        assert_eq!((memory.kept_bytes(), memory.ring_bytes()), (0, 68 << 10));
+        assert_eq!(memory.counters.rings_refused_quota.value(), 0);
+        // The kernel: it has nothing but what we give back (the test's count does not know that).
+        memory.share = None;
+        end(&mut memory, second);
+        let third = grown(&mut memory, 64 << 10, PAGE);
+        end(&mut memory, third);
+        let index = memory.pool(Owner(0)).unwrap().index().unwrap();
+        assert_eq!(index, third);
+        segments
+            .pages_left
+            .store(0, core::sync::atomic::Ordering::Relaxed);
+        assert!(memory.take(Owner(0), BYTES).is_none());
+        assert_eq!(memory.kept_bytes(), 0);
+    }
+
+    #[test]
+    fn pages_that_a_writer_grew_and_never_filled_do_not_wait() {
+        let (mut memory, segments) = family(64 << 10);
+        let id = grown(&mut memory, 4 << 10, PAGE);
+        assert!(segments.control.tx_populate(id, 16 << 10));
+        let resident = segments.resident_bytes();
+        let ring = RxRing {
+            bytes: &mut [],
+            backed: 0,
+            id,
+        };
+        memory.give_back(Owner(0), ring);
+        memory.release(Owner(0), id, 16 << 10);
+        assert_eq!(segments.resident_bytes(), resident - (12 << 10));
+        assert_eq!(memory.kept_bytes(), 2 * u64::from(PAGE));
     }
 }

@@ -31,6 +31,7 @@ impl Lcore {
                 ("neighbors", self.stack.neighbor_count() as u64),
                 ("families", self.families.iter().flatten().count() as u64),
                 ("ring_bytes", self.memory.ring_bytes()),
+                ("ring_bytes_kept", self.memory.kept_bytes()),
                 ("send_buffer_bytes", self.memory.send_bytes().0),
                 ("send_buffer_bytes_free", self.memory.send_bytes().1),
             ],

@@ -47,6 +47,7 @@ impl Lcore {
         let stage = self.stage.as_ref().and_then(|stage| stage.next_due(now));
         let due = [
             self.stack.next_timer(),
+            self.memory.next_due(),
             self.rx.next_due(),
             self.held.next_due(),
             self.offers.next_due(),

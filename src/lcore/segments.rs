@@ -120,32 +120,13 @@ impl Segments {
         unback(&self.receive_fd, self.layout().rx_ring_at(object), bytes)
     }
 
-    /// Takes the memory behind the first `bytes` bytes of an object's transmit ring away.
+    /// Takes the memory behind bytes `from` to `to - 1` of an object's transmit ring away.
     ///
     /// # Errors
     /// As [`Segments::unback_receive`].
-    pub fn unback_transmit(&self, object: u32, bytes: u32) -> Result<()> {
-        unback(&self.control_fd, self.layout().tx_ring_at(object), bytes)
-    }
-
-    /// Takes the memory behind all but the first page of an object's rings away, of which `receive` and `transmit` bytes
-    /// have memory; returns the bytes that stay.
-    ///
-    /// # Errors
-    /// What fallocate says; then the memory stays.
-    pub fn shrink(&self, object: u32, receive: u32, transmit: u32) -> Result<(u32, u32)> {
-        let layout = self.layout();
-        let (receive, extra) = first_page(receive);
-        if extra > 0 {
-            let at = layout.rx_ring_at(object) + PAGE_BYTES;
-            map::unback(self.receive_fd.as_fd(), at, extra)?;
-        }
-        let (transmit, extra) = first_page(transmit);
-        if extra > 0 {
-            let at = layout.tx_ring_at(object) + PAGE_BYTES;
-            map::unback(self.control_fd.as_fd(), at, extra)?;
-        }
-        Ok((receive, transmit))
+    pub fn unback_transmit(&self, object: u32, from: u32, to: u32) -> Result<()> {
+        let at = self.layout().tx_ring_at(object) + u64::from(from);
+        unback(&self.control_fd, at, to.saturating_sub(from))
     }
 }
 
@@ -154,12 +135,6 @@ fn unback(fd: &OwnedFd, at: u64, bytes: u32) -> Result<()> {
         return Ok(());
     }
     map::unback(fd.as_fd(), at, u64::from(bytes))
-}
-
-/// How much of `backed` lies in the first page, and how much behind it.
-fn first_page(backed: u32) -> (u32, u64) {
-    let extra = u64::from(backed).saturating_sub(PAGE_BYTES);
-    (backed.min(PAGE), extra)
 }
 
 /// The unit in which stat(2) counts, whatever the file system's is.

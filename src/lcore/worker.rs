@@ -102,6 +102,8 @@ pub struct Lcore {
     pub(super) resting: Option<(Instant, Option<Duration>)>,
     /// Sleep behind us that the next turn's clock must know of.
     pub(super) slept: Duration,
+    /// Somebody was woken since the loop asked.
+    woke: bool,
 }
 
 impl core::fmt::Debug for Lcore {
@@ -155,6 +157,7 @@ impl Lcore {
             stopped: false,
             resting: None,
             slept: Duration::ZERO,
+            woke: false,
         }
     }
 
@@ -176,6 +179,7 @@ impl Lcore {
             family.position(token.object)
         });
         let now = self.clock.now();
+        self.memory.sweep(now);
         let mut work = self.receive(now);
         work += self.commands(now);
         work += self.release(now);
@@ -386,7 +390,9 @@ impl Lcore {
             let Some(family) = slot else {
                 continue;
             };
-            work += family.wake(&self.status);
+            let woken = family.wake(&self.status);
+            self.woke |= woken > 0;
+            work += woken;
             if family.is_over() && self.memory.detach(Owner(place)) {
                 *slot = None;
                 self.status.push_ended(Owner(place));
@@ -420,8 +426,13 @@ impl Lcore {
         while !self.stopped {
             let work = self.turn(time::monotonic(), slept);
             slept = Duration::ZERO;
+            let woke = core::mem::take(&mut self.woke);
             let can_sleep = self.rx.wait_fd().is_some() && !self.latency.is_watching();
-            match self.idle.next(self.clock.now(), work > 0, can_sleep) {
+            let next = self.idle.next(self.clock.now(), work > 0, can_sleep);
+            if woke {
+                self.idle.expect_answer();
+            }
+            match next {
                 Next::Turn => core::hint::spin_loop(),
                 Next::Yield => rustix::thread::sched_yield(),
                 Next::Sleep => slept = self.sleep(),
