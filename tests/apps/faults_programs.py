@@ -330,6 +330,40 @@ say("fine")
     peer.close()
 
 
+SPAWNS = r"""
+import select, socket, subprocess, sys, threading
+first = select.epoll()
+# By vfork: what the child does before it executes happens in this thread's memory.
+subprocess.run(["true"], close_fds=True, stdin=subprocess.DEVNULL)
+l = socket.socket()
+l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+l.bind((sys.argv[1], int(sys.argv[2])))
+l.listen(16)
+print("listening", flush=True)
+def client():
+    c = socket.create_connection(l.getsockname())
+    c.sendall(b"hello")
+    assert c.recv(10) == b"hello"
+# Each time another thread sleeps for the first time while this one does.
+for _ in range(300):
+    thread = threading.Thread(target=client)
+    thread.start()
+    c, _ = l.accept()
+    c.sendall(c.recv(10))
+    thread.join()
+    c.close()
+print("done", flush=True)
+"""
+
+
+def a_thread_that_has_made_a_child_is_woken_for_itself(faults):
+    """A child of vfork leaves no trace in the thread that made it: its place to sleep would be given to another one."""
+    faults.port += 10
+    server = faults.python(SPAWNS, SERVER, faults.port, log="spawns.log")
+    said(server, "done", 30)
+    faults.lab.end(server)
+
+
 def three_hundred_threads_in_recv_at_once(faults):
     code = r"""
 threading.stack_size(256 * 1024)
@@ -403,7 +437,8 @@ CASES = [
     a_stopped_program_loses_nothing, a_killed_program_ends_its_connections_as_linux_does,
     raw_close_range_takes_our_descriptors_and_nothing_hangs, closefrom_steps_over_our_descriptors,
     a_fork_in_a_thread_while_another_receives, bad_pointers_are_efault, exec_with_open_connections,
-    other_user_and_root_after_bind, daemon_after_listen, duplicates_above_700, three_hundred_threads_in_recv_at_once,
+    other_user_and_root_after_bind, daemon_after_listen, duplicates_above_700,
+    a_thread_that_has_made_a_child_is_woken_for_itself, three_hundred_threads_in_recv_at_once,
     twenty_thousand_short_connections_leave_nothing_behind,
 ]
 
