@@ -200,6 +200,7 @@ t2() {
   check "release build" 900 cargo build --release --workspace --quiet
   for file in redis clients web bulk payload unit shell restart; do script_tests "$file" 600 "tests/apps/$file.py"; done
   for file in hosts revival link frames limits programs; do script_tests "faults of $file" 300 "tests/apps/faults_$file.py"; done
+  script_tests "upgrade" 120 tests/apps/upgrade.py
   local programs
   programs=$(tests/apps/programs.py)
   echo "programs of today: $programs"
