@@ -135,6 +135,51 @@ def a_hard_limit_on_file_size_is_one_line(faults):
     faults.lab.end(server)
 
 
+WALKS = r"""
+import os, resource, socket, sys
+l = socket.socket()
+before = {int(name) for name in os.listdir("/proc/self/fd")}
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]),) * 2)
+# As those do who do not know what they were given: by the numbers below the limit, and by what is seen.
+for fd in [*range(3, int(sys.argv[3])), *map(int, os.listdir("/proc/self/fd"))]:
+    if fd > 2 and fd != l.fileno():
+        try:
+            os.close(fd)
+        except OSError:
+            pass
+l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+l.bind((sys.argv[1], int(sys.argv[2])))
+l.listen(64)
+print("listening", flush=True)
+kept = []
+while True:
+    c, _ = l.accept()
+    kept.append(c)
+    # The lowest numbers that are free are the program's.
+    print("number", c.fileno(), flush=True)
+    c.sendall(c.recv(100))
+"""
+
+
+def a_program_that_lowers_its_limit_and_closes_what_it_sees(faults):
+    """Our own numbers lie above its new limit, or just below it: they stay, and the program gets all others."""
+    for limit in (900, 256, 64):
+        faults.port += 10
+        server = faults.python(WALKS, SERVER, faults.port, limit, log="walks.log")
+        said(server, "listening")
+        peers = [connects(faults) for _ in range(1)]
+        echoes(peers[0])
+        for _ in range(19):
+            peers.append(faults.lab.connect(faults.port))
+            echoes(peers[-1])
+        numbers = [int(line.split()[1]) for line in lines(server) if line.startswith("number")]
+        assert numbers == list(range(4, 24)), (limit, numbers)
+        assert not any(line.startswith("knet:") for line in lines(server)), lines(server)
+        for peer in peers:
+            peer.close()
+        faults.lab.end(server)
+
+
 # As Debian's redis unit: no new privileges, no capabilities, another user, a filter of system calls.
 CONFINED = r"""
 import ctypes, os, struct, sys
@@ -363,7 +408,8 @@ def a_full_memory_cgroup_harms_the_host_at_most(faults):
 
 CASES = [
     no_number_left_in_the_middle_of_accept, a_thousand_connections_under_a_soft_limit_of_1024,
-    limits_of_the_program_do_not_bind_the_host, a_confined_redis_stays_on_the_kernel_after_one_line,
+    a_program_that_lowers_its_limit_and_closes_what_it_sees, limits_of_the_program_do_not_bind_the_host,
+    a_confined_redis_stays_on_the_kernel_after_one_line,
     a_confined_program_attaches_to_a_host_that_runs, a_hard_limit_on_file_size_is_one_line,
     a_full_memory_cgroup_harms_the_host_at_most,
 ]
