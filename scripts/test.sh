@@ -210,6 +210,7 @@ t2() {
   script_tests "package" 300 tests/apps/package.py
   script_tests "service" 300 tests/apps/service.py
   script_tests "quick start in a virtual machine" 600 tests/apps/vm.py
+  [ "$long" = 0 ] || script_tests "100 000 connections in a virtual machine" 700 tests/apps/vm_limits.py
   cargo_tests "1 GiB each way in virtual time, and through chacha20 twice" 600 \
     env KNET_TEST_BULK_MIB=1024 cargo test --release --quiet --lib -- stack::tests::bulk::a_bad_wire \
     gpu::chacha20::tests::a_long_stream --show-output
