@@ -81,6 +81,17 @@ impl Sub for Instant {
     }
 }
 
+/// The earlier of two times, of which each may never come.
+///
+/// For what happens for each segment: `min` over an array of options builds an iterator in memory and moves it.
+#[must_use]
+pub fn sooner(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
 /// Reads CLOCK_MONOTONIC. Only a loop, a wait of the program side or a tool calls this.
 #[must_use]
 pub fn monotonic() -> Instant {
@@ -93,6 +104,15 @@ pub fn monotonic() -> Instant {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn never_is_later_than_any_time() {
+        let (early, late) = (Instant::from_millis(1), Instant::from_millis(3));
+        assert_eq!(sooner(Some(late), Some(early)), Some(early));
+        assert_eq!(sooner(None, Some(late)), Some(late));
+        assert_eq!(sooner(Some(late), None), Some(late));
+        assert_eq!(sooner(None, None), None);
+    }
 
     #[test]
     fn a_span_never_goes_below_zero() {

@@ -51,12 +51,21 @@ def lab_knows(option):
 
 def program(name):
     """Builds benches/c/NAME.c when it is not built, and returns its path."""
+    return built(name, name)
+
+
+def preloaded(name):
+    """The same for one that is preloaded."""
+    return built(name, f"lib{name}.so", "-shared", "-fPIC")
+
+
+def built(name, target, *flags):
     source = os.path.join(ROOT, "benches", "c", f"{name}.c")
-    target = os.path.join(ROOT, "target", "bench", name)
+    target = os.path.join(ROOT, "target", "bench", target)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     newest = max(os.path.getmtime(path) for path in (source, os.path.join(ROOT, "benches", "c", "wire.h")))
     if not os.path.exists(target) or os.path.getmtime(target) < newest:
-        subprocess.run(["cc", "-O2", "-Wall", "-o", f"{target}.new", source], check=True)
+        subprocess.run(["cc", "-O2", "-Wall", *flags, "-o", f"{target}.new", source], check=True)
         os.replace(f"{target}.new", target)
     return target
 
@@ -215,4 +224,4 @@ def both_worlds(options, processes=1, **how):
             world.close()
 
 
-__all__ = ["CLIENT", "SERVER", "World", "both_worlds", "program", "wait_for"]
+__all__ = ["CLIENT", "SERVER", "World", "both_worlds", "preloaded", "program", "wait_for"]

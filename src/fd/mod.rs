@@ -104,9 +104,13 @@ pub fn target(fd: i32) -> Target {
 #[inline]
 #[must_use]
 pub fn accelerated(fd: i32) -> Option<Socket> {
-    match target(fd) {
-        Target::Socket(socket) => Some(socket),
-        _ => None,
+    match table::entry(fd) {
+        Entry::Socket(handle) => Socket::of(handle),
+        Entry::Undecided(record) => match resolve(fd, record) {
+            Target::Socket(socket) => Some(socket),
+            _ => None,
+        },
+        Entry::Kernel | Entry::Epoll(_) => None,
     }
 }
 

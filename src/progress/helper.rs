@@ -16,8 +16,13 @@ use crate::time::monotonic;
 /// Between two looks while a thread of the program sleeps on the port.
 pub(super) const LOST: Duration = Duration::from_millis(250);
 
-/// Looks in a row that found somebody driving, before the helper looks seldom.
-const FRESH: u32 = 4;
+/// Looks that found somebody driving (one that did not halves them) before the helper looks seldom, and once in how many
+/// graces then: timers and acknowledgements can wait for a few, and each look takes the CPU from the program.
+const SELDOM: (u32, u32) = (4, 5);
+/// The same for a program that nearly always comes back in time.
+const RARE: (u32, u32) = (24, 20);
+/// More such looks say nothing.
+const ENOUGH: u32 = 48;
 /// Empty turns before the helper sleeps: it works on a CPU that the program needs.
 const EMPTY_TURNS: u32 = 2;
 
@@ -27,7 +32,7 @@ pub(super) fn body() {
     }
     let me = thread::id();
     HELPER.store(me, Ordering::Relaxed);
-    let mut fresh = 0;
+    let mut fresh = 0_u32;
     loop {
         place::wait_timer();
         if place::is_over() {
@@ -35,10 +40,13 @@ pub(super) fn body() {
         }
         let due = if WORDS.helper_paces() {
             let due = monotonic().since(place::stamped()) >= place::grace();
-            fresh = if due { 0 } else { fresh + 1 };
-            if fresh == FRESH {
-                fresh = 0;
-                place::look_seldom();
+            fresh = if due {
+                fresh / 2
+            } else {
+                (fresh + 1).min(ENOUGH)
+            };
+            if let Some(graces) = seldom(fresh) {
+                place::look_seldom(graces);
             }
             due
         } else {
@@ -48,6 +56,13 @@ pub(super) fn body() {
             watch(me);
         }
     }
+}
+
+/// Once in how many graces to look after `fresh` looks that found somebody driving.
+fn seldom(fresh: u32) -> Option<u32> {
+    [RARE, SELDOM]
+        .into_iter()
+        .find_map(|(looks, graces)| (fresh >= looks).then_some(graces))
 }
 
 /// Whether nobody comes for what the thread that sleeps on the port should have been woken by.
@@ -168,4 +183,16 @@ fn sleep(rest: Rest) -> bool {
     }
     let [bell, mail, ..] = &sources;
     !bell.revents().is_empty() || !mail.revents().is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_comes_back_in_time_is_looked_at_ever_more_seldom() {
+        let asked: Vec<_> = [0, 3, 4, 23, 24, ENOUGH].map(seldom).into();
+        let (some, few) = (Some(SELDOM.1), Some(RARE.1));
+        assert_eq!(asked, [None, None, some, some, few, few]);
+    }
 }

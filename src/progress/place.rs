@@ -86,8 +86,8 @@ static BUDGET_NANOS: AtomicU64 = AtomicU64::new(0);
 static GRACE_NANOS: AtomicU64 = AtomicU64::new(0);
 /// Threads of the program that sleep until somebody else's turn wakes them.
 static WAITING: AtomicU32 = AtomicU32::new(0);
-/// The helper looks seldom, because nobody waits for it.
-static SELDOM: AtomicBool = AtomicBool::new(false);
+/// Once in how many graces the helper looks, because nobody waits for it; 0 = each.
+static SELDOM: AtomicU32 = AtomicU32::new(0);
 /// The helper's timer.
 static TIMER: AtomicI32 = AtomicI32::new(-1);
 /// What is slept on, and the timer.
@@ -244,18 +244,14 @@ pub(super) fn pause(span: Duration) {
 
 /// The helper's timer: `first` from now, then once a grace.
 pub(super) fn arm(first: Duration) {
-    SELDOM.store(false, Ordering::Relaxed);
+    SELDOM.store(0, Ordering::Relaxed);
     set_timer(first, grace());
 }
 
-/// How often the helper looks while threads drive and none of the program's waits for another one's turn. Timers and
-/// acknowledgements can wait for a few graces; each look takes the CPU from the program.
-const SELDOM_GRACES: u32 = 5;
-
-/// Looks seldom from now on, unless somebody waits.
-pub(super) fn look_seldom() {
-    if WAITING.load(Ordering::SeqCst) == 0 && !SELDOM.swap(true, Ordering::SeqCst) {
-        let span = grace().saturating_mul(SELDOM_GRACES);
+/// Looks once in so many graces from now on, unless somebody waits. More than one: `arm` ends it.
+pub(super) fn look_seldom(graces: u32) {
+    if WAITING.load(Ordering::SeqCst) == 0 && SELDOM.swap(graces, Ordering::SeqCst) != graces {
+        let span = grace().saturating_mul(graces);
         set_timer(span, span);
         // Who came meanwhile has not seen the mark, or sees to it.
         if WAITING.load(Ordering::SeqCst) != 0 {
@@ -275,7 +271,7 @@ impl Waiting {
         let counts = is_here();
         if counts {
             WAITING.fetch_add(1, Ordering::SeqCst);
-            if SELDOM.load(Ordering::SeqCst) {
+            if SELDOM.load(Ordering::SeqCst) != 0 {
                 arm(grace());
             }
         }
@@ -293,7 +289,7 @@ impl Drop for Waiting {
 
 /// Nobody needs the helper, but for a thread that was torn out of its sleep (see [`helper`]); `rest` is what is slept on.
 pub(super) fn disarm(rest: &Rest) {
-    SELDOM.store(false, Ordering::Relaxed);
+    SELDOM.store(0, Ordering::Relaxed);
     let until = rest.until.map_or(u64::MAX, Instant::nanos);
     for (place, fd) in SLEPT_ON.iter().zip(rest.on) {
         place.store(fd, Ordering::Relaxed);

@@ -61,6 +61,14 @@ pub unsafe fn epoll_ctl(
         // Read before anything else is looked at; the kernel says so too.
         return cvt::done(Err(Errno::FAULT));
     }
+    // The usual case by itself: a pair of targets is built in memory, which a program that changes its mind for each request pays.
+    if let Entry::Epoll(record) = table::entry(epfd)
+        && let Some(socket) = fd::accelerated(fd)
+    {
+        // SAFETY: as the caller promises.
+        let event = unsafe { read_event(event) };
+        return cvt::done(control(epfd, record, operation, fd, socket, event));
+    }
     match (fd::target(epfd), fd::target(fd)) {
         (Target::Epoll(record), Target::Socket(socket)) => {
             // SAFETY: as the caller promises.

@@ -280,8 +280,8 @@ impl NeighborTable {
     /// Whether [`NeighborTable::poll`] has nothing to do at `now`, which is so at nearly every look.
     #[must_use]
     pub fn is_quiet(&self, now: Instant) -> bool {
-        self.announcing.is_empty()
-            && self.defended.is_empty()
+        self.announcing.values().all(|it| it.due > now)
+            && !self.defended.values().any(|(_, open)| *open)
             && self.timers.first().is_none_or(|(due, _)| *due > now)
     }
 

@@ -11,7 +11,7 @@ use super::watchdog::{Verdict, Watched};
 use crate::device::{BURST_MAX, TxQueue};
 use crate::errno::Errno;
 use crate::id::FlowId;
-use crate::time::Instant;
+use crate::time::{Instant, sooner};
 
 /// How far a flow came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -364,7 +364,7 @@ impl Stack {
             Due::Ingress => None,
         };
         let starved = hot.flags.has(Flags::STARVED).then(|| now + RETRY);
-        match [engine, dog, starved].into_iter().flatten().min() {
+        match sooner(sooner(engine, dog), starved) {
             Some(at) => self.wheel.arm(index, at),
             None => self.wheel.cancel(index),
         }

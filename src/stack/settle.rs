@@ -16,6 +16,8 @@ impl Stack {
         if hot.flags.has(Flags::DETACHED) {
             return;
         }
+        // Changed here and written once: a byte that was just stored makes the next load of the word wait for memory.
+        let mut flags = hot.flags;
         let facts = hot.engine.facts();
         let was = cold.state;
         let rx_total = cold.consumed + facts.rx_queue as u64;
@@ -26,7 +28,7 @@ impl Stack {
             cold.soft_error = None;
             cold.watchdog.delivered(io.now);
             changed = true;
-            if hot.flags.has(Flags::URGENT) {
+            if flags.has(Flags::URGENT) {
                 self.urgent.settle(hot, cold, index);
             }
         }
@@ -35,11 +37,11 @@ impl Stack {
             cold.watchdog.progressed();
         }
         if rx_total != cold.rx_total {
-            hot.flags.set(Flags::UNANSWERED);
+            flags.set(Flags::UNANSWERED);
         }
         cold.rx_total = rx_total;
-        if hot.flags.has(Flags::GAP) && distance(cold.gap_end, rcv_nxt(hot, cold)) >= 0 {
-            hot.flags.clear(Flags::GAP);
+        if flags.has(Flags::GAP) && distance(cold.gap_end, rcv_nxt(hot, cold)) >= 0 {
+            flags.clear(Flags::GAP);
         }
         cold.state = facts.state;
         match facts.state {
@@ -51,12 +53,13 @@ impl Stack {
             _ => {}
         }
         if facts.state != was {
-            hot.flags.set(Flags::STIRRED);
+            flags.set(Flags::STIRRED);
             self.sweep.stir(io.now);
             if matches!(was, FlowState::FinWait1 | FlowState::Closing) {
                 cold.watchdog.progressed();
             }
         }
+        hot.flags = flags;
         if hot.phase == Phase::Orphan && facts.rx_queue > 0 && facts.state != FlowState::Closed {
             // Nobody will read it (RFC 1122 4.2.2.13; Linux counts TCPAbortOnData).
             self.counters.flows_reset_data_after_close.raise();
@@ -64,7 +67,7 @@ impl Stack {
             cold.state = FlowState::Closed;
             return self.mark_dirty(index);
         }
-        let is_active = hot.flags.has(Flags::ACTIVE);
+        let is_active = flags.has(Flags::ACTIVE);
         self.grow(io, index);
         match facts.state {
             FlowState::Closed => return self.settle_closed(io, index, was),

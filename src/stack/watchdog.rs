@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use super::api::{FlowOptions, FlowState, StackConfig};
 use super::tracker::{RTO_MAX, RTO_MIN};
-use crate::time::Instant;
+use crate::time::{Instant, sooner};
 
 /// What the watchdog must know of a flow.
 #[derive(Clone, Copy, Debug)]
@@ -114,14 +114,9 @@ impl Watchdog {
         options: &FlowOptions,
         config: &StackConfig,
     ) -> Option<Instant> {
-        [
-            self.stall_end(flow, options, config),
-            self.orphan_end(flow, options, config),
-            self.probe_at(flow, options),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let stalled = self.stall_end(flow, options, config);
+        let orphaned = self.orphan_end(flow, options, config);
+        sooner(sooner(stalled, orphaned), self.probe_at(flow, options))
     }
 
     /// Looks at the clock. [`Verdict::Probe`] is counted as sent.

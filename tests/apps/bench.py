@@ -77,7 +77,7 @@ def ahead_of_others_and_back(_):
 CASES = [
     suite("redis", least=16),
     suite("redis", "--progress", "inline", "--ends", "both", least=7, title="redis_with_both_ends_inline"),
-    suite("pingpong", least=12),
+    suite("pingpong", least=13),
     suite("stream", least=16),
     suite("connrate", least=12),
     suite("flows", least=10, served=False),
@@ -85,6 +85,7 @@ CASES = [
     suite("memory", least=2),
     suite("preload", served=False),
     suite("cpu", least=3),
+    suite("cpu", "--progress", "inline", least=6, title="cpu_with_both_ends_inline"),
     suite("mixed", least=4),
     suite("gpu", least=12),
     ahead_of_others_and_back,
