@@ -198,7 +198,9 @@ t2() {
   if [ "$(id -u)" != 0 ]; then skip "T2" "needs root for network namespaces"; return; fi
   export KNET_BUILD=release
   check "release build" 900 cargo build --release --workspace --quiet
-  for file in redis clients web bulk faults payload unit shell restart; do script_tests "$file" 600 "tests/apps/$file.py"; done
+  for file in redis clients web bulk payload unit shell restart; do script_tests "$file" 600 "tests/apps/$file.py"; done
+  for file in hosts revival link frames limits programs; do script_tests "faults of $file" 300 "tests/apps/faults_$file.py"; done
+  script_tests "upgrade" 120 tests/apps/upgrade.py
   local programs
   programs=$(tests/apps/programs.py)
   echo "programs of today: $programs"
@@ -208,6 +210,7 @@ t2() {
   script_tests "package" 300 tests/apps/package.py
   script_tests "service" 300 tests/apps/service.py
   script_tests "quick start in a virtual machine" 600 tests/apps/vm.py
+  [ "$long" = 0 ] || script_tests "100 000 connections in a virtual machine" 700 tests/apps/vm_limits.py
   cargo_tests "1 GiB each way in virtual time, and through chacha20 twice" 600 \
     env KNET_TEST_BULK_MIB=1024 cargo test --release --quiet --lib -- stack::tests::bulk::a_bad_wire \
     gpu::chacha20::tests::a_long_stream --show-output

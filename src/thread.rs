@@ -12,6 +12,8 @@ use crate::ffi::{fork_word, process};
 /// Begins to notice forks. Idempotent; without it ids are asked for at each call.
 pub fn remember_process() {
     fork_word::map();
+    // Now: who asks first may be a child that shares our memory.
+    let _ = process();
 }
 
 /// This process's id, cached; asked for again in a child.
@@ -34,12 +36,16 @@ fn with_current<T>(use_them: impl FnOnce(&ThreadWords) -> T) -> T {
     let process = process();
     thread_words::with(|words| {
         if words.process.load(Ordering::Relaxed) != process {
-            words.slot.store(0, Ordering::Relaxed);
-            words.calls.store(0, Ordering::Relaxed);
             let id = rustix::thread::gettid()
                 .as_raw_nonzero()
                 .get()
                 .unsigned_abs();
+            if process::pid() != process {
+                // A child that shares our memory (vfork): the words are those of the thread that waits for it.
+                return use_them(&ThreadWords::of(process, id));
+            }
+            words.slot.store(0, Ordering::Relaxed);
+            words.calls.store(0, Ordering::Relaxed);
             words.id.store(id, Ordering::Relaxed);
             words.process.store(process, Ordering::Relaxed);
         }
@@ -51,6 +57,19 @@ fn with_current<T>(use_them: impl FnOnce(&ThreadWords) -> T) -> T {
 #[must_use]
 pub fn id() -> u32 {
     with_current(|words| words.id.load(Ordering::Relaxed))
+}
+
+/// Tells this thread from the others of the process. A child that shares our memory has the mark of the thread that waits for it.
+#[must_use]
+pub fn mark() -> u32 {
+    let place = thread_words::with(|words| core::ptr::from_ref(words).addr());
+    // The words of two threads lie whole stacks apart: all bits count.
+    (place as u64)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .to_be_bytes()
+        .first_chunk()
+        .copied()
+        .map_or(0, u32::from_be_bytes)
 }
 
 /// The waiter slot that this thread took, or None. A child does not have its parent's.
@@ -119,12 +138,13 @@ mod tests {
         set_slot(Some(4));
         let other = std::thread::spawn(|| {
             set_role(ENGINE);
-            (id(), slot(), is_ours())
+            (id(), slot(), is_ours(), mark())
         })
         .join()
         .unwrap();
         assert_ne!(other.0, mine);
         assert_eq!((other.1, other.2), (None, true));
+        assert!(other.3 != mark() && mark() == mark());
         assert_eq!(slot(), Some(4));
         assert!(!is_ours());
         assert_eq!(process(), std::process::id());

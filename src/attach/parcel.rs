@@ -8,12 +8,14 @@
 //! Where the descriptors stand is the same in every build: one that cannot read the rest closes them, or whoever waits for
 //! their end would wait in vain.
 
+mod maker;
 pub mod places;
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, SeekFrom};
 use rustix::io::FdFlags;
 
+pub use self::maker::Maker;
 use self::places::Places;
 use super::pending;
 use crate::BUILD_VERSION;
@@ -49,12 +51,16 @@ pub struct Head {
     pub moved: bool,
     /// As whom the records list the new program.
     pub heir: u32,
-    /// Else nothing but the descriptors is known.
+    /// Else nothing but the descriptors and the maker is known.
     pub is_of_this_build: bool,
+    /// What has packed it.
+    pub maker: Maker,
 }
 
 const ROW_BYTES: usize = 24;
-const HEAD_BYTES: usize = 56;
+/// What is the same in every build.
+const WORDS_BYTES: usize = 56;
+const HEAD_BYTES: usize = WORDS_BYTES + maker::BYTES;
 /// Rows that are written or read at a time.
 const CHUNK: usize = 32;
 
@@ -207,6 +213,9 @@ impl Parcel {
         for (to, word) in head.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_ne_bytes());
         }
+        if let Some(place) = head.last_chunk_mut() {
+            *place = Maker::present().bytes();
+        }
         if rustix::io::pwrite(descriptor::lend(self.fd)?, &head, 0)? != HEAD_BYTES {
             return Err(Errno::NOSPC);
         }
@@ -261,7 +270,8 @@ fn is_foreign() -> bool {
 /// Tells builds apart whose packed entries may differ.
 fn version() -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in BUILD_VERSION.bytes() {
+    // Read, not computed when this is built: a test makes another build of the one that it has.
+    for byte in core::hint::black_box(BUILD_VERSION).bytes() {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
     hash
@@ -273,7 +283,8 @@ fn version() -> u64 {
 /// EPROTO when it is none, what pread(2) says.
 pub fn head(fd: i32) -> Result<Head> {
     let mut bytes = [0; HEAD_BYTES];
-    if rustix::io::pread(descriptor::lend(fd)?, &mut bytes, 0)? != HEAD_BYTES {
+    // An older build's is shorter.
+    if rustix::io::pread(descriptor::lend(fd)?, &mut bytes, 0)? < WORDS_BYTES {
         return Err(Errno::PROTO);
     }
     let word = |n: usize| word_at(&bytes, n);
@@ -290,6 +301,7 @@ pub fn head(fd: i32) -> Result<Head> {
         heir: u32::try_from(word(6)).unwrap_or(0),
         is_of_this_build: word(0) == u64::from(MAGIC) << 32 | u64::from(ABI)
             && word(1) == version(),
+        maker: bytes.last_chunk().map(Maker::of).unwrap_or_default(),
     })
 }
 
@@ -358,6 +370,7 @@ mod tests {
                 moved: true,
                 heir: 9,
                 is_of_this_build: true,
+                maker: Maker::present(),
             }
         );
         let mut seen = Vec::new();

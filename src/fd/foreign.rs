@@ -39,7 +39,7 @@ pub(super) fn is_used() -> bool {
 }
 
 fn child() -> u64 {
-    u64::from(thread::id()) << 32 | u64::from(process::pid())
+    u64::from(thread::mark()) << 32 | u64::from(process::pid())
 }
 
 /// `fd` stands for `entry` in this child. Without a place left it is the kernel's there.

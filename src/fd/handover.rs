@@ -236,7 +236,10 @@ pub fn unpack() {
             descriptor::shut(fd);
         }
         crate::error!(
-            "the accelerated sockets of the program before this one are lost: it has another build of this library"
+            "the accelerated sockets of the program before this one are lost: {} cannot take over what {} has left; kernel sockets \
+             are used (restart the program)",
+            parcel::Maker::present(),
+            head.maker
         );
         return;
     }

@@ -38,6 +38,23 @@ pub struct ThreadWords {
 
 const _: () = assert!(size_of::<ThreadWords>() == 40);
 
+impl ThreadWords {
+    /// The words of a thread of the program's that has none yet.
+    #[must_use]
+    pub const fn of(process: u32, id: u32) -> Self {
+        Self {
+            process: AtomicU32::new(process),
+            id: AtomicU32::new(id),
+            slot: AtomicU32::new(0),
+            role: AtomicU32::new(PROGRAM),
+            calls: AtomicU32::new(0),
+            _pad: AtomicU32::new(0),
+            stack_low: AtomicU64::new(0),
+            stack_end: AtomicU64::new(0),
+        }
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".section .tbss.knet_thread_words,\"awT\",@nobits",
@@ -70,16 +87,7 @@ fn place() -> *const ThreadWords {
 fn place() -> *const ThreadWords {
     thread_local! {
         static WORDS: ThreadWords = const {
-            ThreadWords {
-                process: AtomicU32::new(0),
-                id: AtomicU32::new(0),
-                slot: AtomicU32::new(0),
-                role: AtomicU32::new(0),
-                calls: AtomicU32::new(0),
-                _pad: AtomicU32::new(0),
-                stack_low: AtomicU64::new(0),
-                stack_end: AtomicU64::new(0),
-            }
+            ThreadWords::of(0, 0)
         };
     }
     WORDS.with(core::ptr::from_ref)

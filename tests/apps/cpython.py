@@ -192,7 +192,11 @@ def asyncio_modules():
     version = subprocess.run(
         [PYTHON, "-c", "import test.test_asyncio as t; print(t.__path__[0])"], check=True, stdout=subprocess.PIPE, text=True
     ).stdout.strip()
-    return sorted(name.removesuffix(".py") for name in os.listdir(version) if re.fullmatch(r"test_\w+\.py", name))
+    # Those of another system say so while they are loaded, which would end the run.
+    return sorted(
+        name.removesuffix(".py") for name in os.listdir(version)
+        if re.fullmatch(r"test_\w+\.py", name) and not name.startswith("test_windows")
+    )
 
 
 def case(kind, module):

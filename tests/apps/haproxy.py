@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import os
 import signal
+import threading
 
 from harness import CLIENT, SERVER, Lab, certificate, main, reached, served, together, wait_for
 from origin import Origin, content
@@ -16,7 +17,7 @@ CONFIG = """
 global
   nbthread 2
   maxconn 2000
-  stats socket {work}/haproxy.sock mode 600 level admin
+  stats socket {work}/haproxy.sock mode 600 level admin expose-fd listeners
 defaults
   timeout connect 5s
   timeout client 30s
@@ -64,8 +65,8 @@ class Haproxy:
         self.server = None
         self.start()
 
-    def start(self):
-        self.server = self.lab.start("server", "haproxy", "-db", "-f", self.conf, log="haproxy.log")
+    def start(self, *options):
+        self.server = self.lab.start("server", "haproxy", "-db", *options, "-f", self.conf, log="haproxy.log")
         wait_for("both origins are up", lambda: self.names(10) == {"one", "two"}, 15)
 
     @property
@@ -172,7 +173,43 @@ def a_soft_stop_lets_requests_end(haproxy):
     haproxy.start()
 
 
-CASES = [http_of_every_size, many_clients_with_both_threads, a_connection_each, tls_and_http_2, health_checks, a_soft_stop_lets_requests_end]
+def a_new_process_takes_the_listeners_over(haproxy):
+    """`-x`: the old process passes them over its admin socket; no connection is refused, cut or left waiting."""
+    before, old = haproxy.lab.stats(), haproxy.server
+    stop, asked, faults = threading.Event(), [0] * 4, []
+
+    def load(n):
+        while not stop.is_set():
+            try:
+                assert haproxy.get(f"/{n}", port=(HTTP, TCP)[n % 2])[0] == 200
+                asked[n] += 1
+            except (OSError, AssertionError, http.client.HTTPException) as error:
+                faults.append(repr(error))
+
+    threads = [threading.Thread(target=load, args=(n,)) for n in range(4)]
+    with served(haproxy.lab, 40), reached(haproxy.lab, 20):
+        for thread in threads:
+            thread.start()
+        try:
+            wait_for("there is load", lambda: min(asked) > 5)
+            haproxy.start("-x", os.path.join(haproxy.lab.work, "haproxy.sock"), "-sf", str(old.pid))
+            old.wait(15)
+            at = list(asked)
+            wait_for("the load goes on", lambda: faults or all(now > then + 5 for now, then in zip(asked, at)))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    assert not faults, (len(faults), faults[:3], sum(asked))
+    made = haproxy.lab.stats()["listeners_made"] - before["listeners_made"]
+    assert made == 0, f"{made} listeners are new"
+    assert haproxy.server.poll() is None
+
+
+CASES = [
+    http_of_every_size, many_clients_with_both_threads, a_connection_each, tls_and_http_2, health_checks, a_soft_stop_lets_requests_end,
+    a_new_process_takes_the_listeners_over,
+]
 
 if __name__ == "__main__":
     main("haproxy", CASES, Haproxy, Haproxy.close)

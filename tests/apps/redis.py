@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 
-from harness import CLIENT, SERVER, Lab, main, passive_opens_unmoved, wait_for
+from harness import CLIENT, SERVER, Lab, main, passive_opens_unmoved, reached, wait_for
 
 PORT = 6379
 
@@ -326,6 +326,24 @@ def a_replica_of_a_kernel_master(redis):
         redis.lab.end(master)
 
 
+def its_tools_at_a_kernel_redis(redis):
+    """redis-cli and redis-benchmark under the shim; the server is the kernel's."""
+    server = redis.lab.start(
+        "client", "redis-server", "--port", "6502", "--bind", CLIENT, "--protected-mode", "no", "--save", "", log="kernel.log",
+    )
+    there = ("-h", CLIENT, "-p", "6502")
+    try:
+        wait_for("the kernel's redis answers", lambda: answers(lambda timeout: redis.client(timeout, 6502, CLIENT)), 15)
+        with reached(redis.lab, 2 + 40):
+            assert redis.lab.shimmed("redis-cli", *there, "set", "key", "value").strip() == "OK"
+            assert redis.lab.shimmed("redis-cli", *there, "get", "key").strip() == "value"
+            for pipeline in ("1", "16"):
+                out = redis.lab.shimmed("redis-benchmark", *there, "-t", "set,get", "-n", "5000", "-c", "20", "-P", pipeline, "-q")
+                assert out.count("requests per second") >= 2, out
+    finally:
+        redis.lab.end(server)
+
+
 def shutdown_and_restart_on_the_same_port(redis):
     client = redis.client()
     client.send("SHUTDOWN", "NOSAVE")
@@ -533,4 +551,4 @@ def served(case):
 
 
 if __name__ == "__main__":
-    main("redis", [served(case) for case in CASES], Redis, lambda redis: redis.lab.close())
+    main("redis", [*map(served, CASES), its_tools_at_a_kernel_redis], Redis, lambda redis: redis.lab.close())

@@ -44,14 +44,15 @@ def unpack(packages, keep, parts):
 def kernel():
     """The kernel's image, with its modules beside it; None where Debian has none."""
     found = glob.glob(f"{CACHE}/boot/vmlinuz-*")
-    if found:
+    # Not an older version of this list.
+    if found and glob.glob(f"{CACHE}/lib/modules/*/kernel/drivers/net/veth.ko"):
         return found[0]
     depends = run("apt-cache", "depends", "linux-image-amd64")
     name = re.search(r"Depends: (linux-image-[\w.-]+)", depends)
     if not name:
         return None
     unpack([name[1]], ["./boot/vmlinuz-*", "./lib/modules/*/modules.*", "*/drivers/virtio/*", "*/drivers/net/virtio_net.ko",
-                       "*/drivers/net/net_failover.ko", "*/net/core/failover.ko", "*/ethernet/intel/e1000/*",
+                       "*/drivers/net/net_failover.ko", "*/drivers/net/veth.ko", "*/net/core/failover.ko", "*/ethernet/intel/e1000/*",
                        "*/drivers/vfio/*", "*/virt/lib/*", "*/fs/9p/*", "*/net/9p/*", "*/fs/fscache/*", "*/fs/netfs/*",
                        "*/fs/overlayfs/*"], ["lib", "boot"])
     version = os.listdir(f"{CACHE}/lib/modules")[0]
