@@ -149,7 +149,10 @@ impl<'a> Work<'a> {
         let remote = endpoint(&cell.wish.remote_address, &cell.wish.remote_port)?;
         let local_address = Ipv4Addr::from_bits(cell.wish.local_address.load(Ordering::Relaxed));
         let local_port = port(&cell.wish.local_port)?;
+        // From here on nobody else takes the object's memory.
+        self.shared.memory.want(self.owner, Some(object));
         if !self.shared.memory.back_transmit(self.owner, object, PAGE) {
+            self.shared.memory.want(self.owner, None);
             return self.refused(cell, Errno::NOBUFS);
         }
         let request = ConnectRequest {
@@ -161,7 +164,6 @@ impl<'a> Work<'a> {
             options: options_of(cell),
         };
         let shared = &mut self.shared;
-        shared.memory.want(self.owner, Some(object));
         let connected = shared
             .stack
             .connect(self.now, &request, shared.memory, shared.tx);

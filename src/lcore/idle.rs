@@ -55,6 +55,8 @@ pub(super) struct Idle {
     expecting: bool,
     /// When it looked last.
     looked: Instant,
+    /// It let others run then.
+    yielded: bool,
     /// So many times in a row no answer came while it was polled for.
     vain: u32,
     /// So many were woken since, without being polled for.
@@ -83,6 +85,7 @@ impl Idle {
             rested: false,
             expecting: false,
             looked: now,
+            yielded: false,
             vain: 0,
             skipped: 0,
         }
@@ -137,8 +140,9 @@ impl Idle {
     /// must be polled.
     pub(super) fn next(&mut self, now: Instant, worked: bool, can_sleep: bool) -> Next {
         let away = now.since(core::mem::replace(&mut self.looked, now));
-        if self.expecting && away >= self.config.spin {
-            // Somebody else had the CPU meanwhile. Who is woken gets it at once, who yields waits for its turn.
+        let yielded = core::mem::take(&mut self.yielded);
+        if self.expecting && away >= self.config.spin && (yielded || !worked) {
+            // Somebody else had the CPU meanwhile: nothing else takes as long but work. Who is woken gets it at once, who yields waits for its turn.
             self.expecting = false;
             self.vain = TRIAL;
         }
@@ -157,12 +161,14 @@ impl Idle {
         if rested && core::mem::take(&mut self.expecting) {
             self.vain += 1;
         }
-        match self.config.policy {
+        let next = match self.config.policy {
             IdlePolicy::Adaptive if rested && can_sleep => Next::Sleep,
             IdlePolicy::Adaptive if rested => Next::Yield,
             _ if self.shared => Next::Yield,
             _ => Next::Turn,
-        }
+        };
+        self.yielded = next == Next::Yield;
+        next
     }
 }
 
@@ -320,5 +326,29 @@ mod tests {
         // What comes when nobody was woken is none.
         assert_eq!(idle.next(at(9_000_000), true, true), Next::Turn);
         assert_eq!(idle.next(at(9_000_050), false, true), Next::Sleep);
+    }
+
+    #[test]
+    fn a_turn_that_works_for_long_is_not_taken_for_somebody_else_on_the_cpu() {
+        let config = IdleConfig {
+            policy: IdlePolicy::Adaptive,
+            spin: Duration::from_micros(50),
+        };
+        let at = Instant::from_micros;
+        // How long the next answer is polled for after one that came `busy` us after the look before.
+        let polls = |shared: bool, worked: bool, busy: u64| {
+            let mut idle = Idle::new(config, shared, at(0));
+            assert_eq!(idle.next(at(10), true, true), Next::Turn);
+            idle.expect_answer();
+            idle.next(at(20), false, true);
+            idle.next(at(20 + busy), worked, true);
+            idle.next(at(5_000), true, true);
+            idle.expect_answer();
+            (0..300).find(|after| idle.next(at(5_000 + after), false, true) == Next::Sleep)
+        };
+        assert_eq!(polls(false, true, 120), Some(200), "it worked");
+        assert_eq!(polls(false, false, 120), Some(50), "it did not");
+        assert_eq!(polls(true, true, 120), Some(50), "it yielded before");
+        assert_eq!(polls(true, true, 30), Some(200), "not for long");
     }
 }

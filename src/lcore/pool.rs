@@ -41,7 +41,33 @@ impl Place {
     fn bytes(&self) -> u64 {
         u64::from(self.receive) + u64::from(self.transmit) + u64::from(self.parts)
     }
+
+    /// Takes the memory behind both rings away, of the transmit ring its first `transmit` bytes. Says how many bytes of the account
+    /// that were: a ring that the kernel does not take back stays in it.
+    fn strip(&mut self, segments: &Segments, object: u32, transmit: u32) -> u64 {
+        let before = self.bytes();
+        let receive = if self.parts > 0 {
+            segments.layout().rx_bytes(object)
+        } else {
+            self.receive
+        };
+        let sent = segments.unback_transmit(object, 0, transmit);
+        if sent.is_ok() {
+            self.transmit = 0;
+        }
+        let received = segments.unback_receive(object, 0, receive);
+        if received.is_ok() {
+            (self.receive, self.parts) = (0, 0);
+        }
+        if let Err(errno) = sent.and(received) {
+            crate::warn!("event=ring_memory_not_returned object={object} errno={errno}");
+        }
+        before - self.bytes()
+    }
 }
+
+/// Rings whose memory goes when one is given back and there is too much of it.
+const KEEP_PLACES: u32 = 4;
 
 /// The rings of one family.
 #[derive(Debug)]
@@ -55,7 +81,7 @@ pub(super) struct Pool {
     /// The indices of our share of the upper half that were never used.
     fresh: Range<u32>,
     /// The index that the next ring must have: a connect is being carried out.
-    pub(super) wanted: Option<u32>,
+    wanted: Option<u32>,
     lent: u32,
     /// Made when the first received bytes are to be looked at.
     staging: Option<Staging>,
@@ -120,7 +146,7 @@ impl Pool {
     }
 
     /// Nobody uses an index of the upper half any more.
-    pub(super) fn put(&mut self, object: u32) {
+    fn put(&mut self, object: u32) {
         if self.segments.layout().is_large(object) {
             self.free_large.push(object);
         } else {
@@ -128,27 +154,53 @@ impl Pool {
         }
     }
 
-    /// Lends a receive ring to the stack; None when it has it, or there is no memory.
-    pub(super) fn lend(&mut self, object: u32) -> Option<RxRing> {
-        if self.places.at_mut(object)?.lent || !self.back_receive(object, PAGE) {
-            return None;
+    /// Nobody got the ring of a free index of the upper half: its memory waits on.
+    pub(super) fn put_back(&mut self, now: Instant, object: u32) {
+        self.put(object);
+        let bytes = self.places.at(object).map_or(0, Place::bytes);
+        self.kept.push(now, object, bytes);
+    }
+
+    /// Makes the next ring that is lent the one of `object` (None: any).
+    pub(super) fn want(&mut self, object: Option<u32>) {
+        self.wanted = object;
+        if let Some(object) = object {
+            // It is in use, and its memory waits for nobody else; whatever comes of it, it is released.
+            self.kept.remove(object);
         }
+    }
+
+    /// Whether the next ring must be a certain one.
+    pub(super) const fn is_wanted(&self) -> bool {
+        self.wanted.is_some()
+    }
+
+    /// Lends a receive ring to the stack. Its memory no longer waits, even if the rest of it is not to be had.
+    ///
+    /// # Errors
+    /// EBUSY when the stack has it, ENOSPC or ENOMEM.
+    pub(super) fn lend(&mut self, object: u32) -> Result<RxRing> {
+        let place = self.places.at_mut(object).ok_or(Errno::INVAL)?;
+        if place.lent {
+            return Err(Errno::BUSY);
+        }
+        self.kept.remove(object);
+        self.back_receive(object, PAGE)?;
         // SAFETY: `lent` was false and is set below: the ring is nobody else's until `give_back`; an accept queue never
         // lies in it, because `back_queue` serves listener objects only and those are not lent.
-        let bytes = unsafe { self.segments.receive.lend(object) }?;
-        self.kept.remove(object);
-        let place = self.places.at_mut(object)?;
+        let bytes = unsafe { self.segments.receive.lend(object) }.ok_or(Errno::INVAL)?;
+        let place = self.places.at_mut(object).ok_or(Errno::INVAL)?;
         place.lent = true;
         self.lent += 1;
-        Some(RxRing {
+        Ok(RxRing {
             bytes,
             backed: place.receive as usize,
             id: object,
         })
     }
 
-    /// The stack has let go of a ring.
-    pub(super) fn give_back(&mut self, now: Instant, object: u32) {
+    /// The stack has let go of a ring. That of a flow that no program knows is free, as by [`Pool::release`].
+    pub(super) fn give_back(&mut self, now: Instant, object: u32, kept_max: u64) {
         let Some(place) = self.places.at_mut(object).filter(|place| place.lent) else {
             return;
         };
@@ -158,52 +210,67 @@ impl Pool {
         if !known {
             // A half-open flow that the program never heard of.
             self.put(object);
-            self.kept.push(now, object, bytes);
+            self.keep(now, object, bytes, kept_max);
         }
     }
 
-    /// Puts memory behind the first `bytes` of a receive ring; false = none to be had.
-    pub(super) fn back_receive(&mut self, object: u32, bytes: u32) -> bool {
+    /// The memory of a free index waits. What is more than `kept_max` goes, a few rings a time: each call adds one at most.
+    fn keep(&mut self, now: Instant, object: u32, bytes: u64, kept_max: u64) {
+        self.kept.push(now, object, bytes);
+        for _ in 0..KEEP_PLACES {
+            if self.kept.bytes() <= kept_max || !self.cool() {
+                return;
+            }
+        }
+    }
+
+    /// Puts memory behind the first `bytes` of a receive ring.
+    ///
+    /// # Errors
+    /// ENOSPC or ENOMEM.
+    pub(super) fn back_receive(&mut self, object: u32, bytes: u32) -> Result<()> {
         let limit = self.segments.layout().rx_bytes(object);
-        let Some(place) = self.places.at_mut(object) else {
-            return false;
-        };
+        let place = self.places.at_mut(object).ok_or(Errno::INVAL)?;
         let bytes = bytes.min(limit);
         if place.receive < bytes {
             let from = place.receive;
-            if self.segments.back_receive(object, from, bytes).is_err() {
-                return false;
-            }
+            self.segments.back_receive(object, from, bytes)?;
             self.bytes += u64::from(bytes - from);
             place.receive = bytes;
         }
-        true
+        Ok(())
     }
 
-    /// Puts memory behind `bytes` bytes of a receive ring from offset `from` on, round its end; false = none to be had.
-    pub(super) fn back_part(&mut self, object: u32, from: u32, bytes: u32) -> bool {
+    /// Puts memory behind `bytes` bytes of a receive ring from offset `from` on, round its end: all of them or none.
+    ///
+    /// # Errors
+    /// ENOSPC or ENOMEM.
+    pub(super) fn back_part(&mut self, object: u32, from: u32, bytes: u32) -> Result<()> {
         let capacity = self.segments.layout().rx_bytes(object);
-        let Some(place) = self.places.at_mut(object) else {
-            return false;
-        };
-        place.parts = place.parts.saturating_add(bytes);
-        self.bytes += u64::from(bytes);
+        let place = self.places.at_mut(object).ok_or(Errno::INVAL)?;
         let first = bytes.min(capacity.saturating_sub(from));
         let segments = &self.segments;
-        segments.back_receive(object, from, from + first).is_ok()
-            && segments.back_receive(object, 0, bytes - first).is_ok()
+        segments.back_receive(object, from, from + first)?;
+        if let Err(errno) = segments.back_receive(object, 0, bytes - first) {
+            if let Err(errno) = segments.unback_receive(object, from, from + first) {
+                crate::warn!("event=ring_memory_not_returned object={object} errno={errno}");
+            }
+            return Err(errno);
+        }
+        place.parts = place.parts.saturating_add(bytes);
+        self.bytes += u64::from(bytes);
+        Ok(())
     }
 
-    /// Puts memory behind the first `bytes` of a transmit ring, unless it is there, and tells the program; false = none to be had.
-    pub(super) fn back_transmit(&mut self, object: u32, bytes: u32) -> bool {
-        let Some(place) = self.places.at_mut(object) else {
-            return false;
-        };
+    /// Puts memory behind the first `bytes` of a transmit ring, unless it is there, and tells the program.
+    ///
+    /// # Errors
+    /// ENOSPC or ENOMEM.
+    pub(super) fn back_transmit(&mut self, object: u32, bytes: u32) -> Result<()> {
+        let place = self.places.at_mut(object).ok_or(Errno::INVAL)?;
         if place.transmit < bytes {
             let from = place.transmit;
-            if self.segments.back_transmit(object, from, bytes).is_err() {
-                return false;
-            }
+            self.segments.back_transmit(object, from, bytes)?;
             self.bytes += u64::from(bytes - from);
             place.transmit = bytes;
         }
@@ -211,7 +278,7 @@ impl Pool {
             // Release: the memory is there before a writer learns of it.
             cell.host.tx_backed.store(place.transmit, Ordering::Release);
         }
-        true
+        Ok(())
     }
 
     /// Puts memory behind the first `bytes` of a receive ring that is not lent: a listener's accept queue.
@@ -247,20 +314,8 @@ impl Pool {
             return false;
         }
         let transmit = place.transmit.max(grown.min(layout.tx_bytes(object)));
-        let receive = if place.parts > 0 {
-            layout.rx_bytes(object)
-        } else {
-            place.receive
-        };
-        let done = self
-            .segments
-            .unback_transmit(object, 0, transmit)
-            .and_then(|()| self.segments.unback_receive(object, receive));
-        if let Err(errno) = done {
-            crate::warn!("event=ring_memory_not_returned object={object} errno={errno}");
-        }
-        self.bytes = self.bytes.saturating_sub(place.bytes());
-        (place.transmit, place.receive, place.parts) = (0, 0, 0);
+        let freed = place.strip(&self.segments, object, transmit);
+        self.bytes = self.bytes.saturating_sub(freed);
         finish_leaving(&cell.host);
         // A writer that came meanwhile has rung: its bell finds a ring without memory, and sees to it.
         true
@@ -281,7 +336,7 @@ impl Pool {
             place.receive = 0;
             done = self
                 .segments
-                .unback_receive(object, layout.rx_bytes(object));
+                .unback_receive(object, 0, layout.rx_bytes(object));
         }
         // A writer may have grown what it never filled.
         let grown = grown.min(layout.tx_bytes(object));
@@ -297,8 +352,7 @@ impl Pool {
         if was_known && object >= layout.first_host_object() {
             self.put(object);
         }
-        self.kept.push(now, object, bytes);
-        while self.kept.bytes() > kept_max && self.cool() {}
+        self.keep(now, object, bytes, kept_max);
     }
 
     /// Takes the memory of the free rings away that have waited longest; false = there are none.
@@ -310,15 +364,9 @@ impl Pool {
         let Some(place) = self.places.at_mut(object) else {
             return true;
         };
-        let done = self
-            .segments
-            .unback_transmit(object, 0, place.transmit)
-            .and_then(|()| self.segments.unback_receive(object, place.receive));
-        if let Err(errno) = done {
-            crate::warn!("event=ring_memory_not_returned object={object} errno={errno}");
-        }
-        self.bytes = self.bytes.saturating_sub(place.bytes());
-        (place.transmit, place.receive) = (0, 0);
+        // What stays is found by whoever takes the index next.
+        let freed = place.strip(&self.segments, object, place.transmit);
+        self.bytes = self.bytes.saturating_sub(freed);
         true
     }
 

@@ -19,6 +19,9 @@ pub struct Segments {
     /// Pages that can still be had, for tests of a full control group.
     #[cfg(test)]
     pub(super) pages_left: core::sync::atomic::AtomicU64,
+    /// The kernel takes no page of a transmit ring back, for tests of that.
+    #[cfg(test)]
+    pub(super) transmit_stays: core::sync::atomic::AtomicBool,
 }
 
 impl Segments {
@@ -36,6 +39,8 @@ impl Segments {
             receive_fd: descriptor::settle(receive_fd),
             #[cfg(test)]
             pages_left: core::sync::atomic::AtomicU64::new(u64::MAX),
+            #[cfg(test)]
+            transmit_stays: core::sync::atomic::AtomicBool::new(false),
         })
     }
 
@@ -112,12 +117,13 @@ impl Segments {
         taken.map(|_| ()).map_err(|_| crate::errno::Errno::NOSPC)
     }
 
-    /// Takes the memory behind the first `bytes` bytes of an object's receive ring away.
+    /// Takes the memory behind bytes `from` to `to - 1` of an object's receive ring away.
     ///
     /// # Errors
     /// What fallocate says; then the memory stays.
-    pub fn unback_receive(&self, object: u32, bytes: u32) -> Result<()> {
-        unback(&self.receive_fd, self.layout().rx_ring_at(object), bytes)
+    pub fn unback_receive(&self, object: u32, from: u32, to: u32) -> Result<()> {
+        let at = self.layout().rx_ring_at(object) + u64::from(from);
+        self.unback(&self.receive_fd, at, to.saturating_sub(from))
     }
 
     /// Takes the memory behind bytes `from` to `to - 1` of an object's transmit ring away.
@@ -126,15 +132,41 @@ impl Segments {
     /// As [`Segments::unback_receive`].
     pub fn unback_transmit(&self, object: u32, from: u32, to: u32) -> Result<()> {
         let at = self.layout().tx_ring_at(object) + u64::from(from);
-        unback(&self.control_fd, at, to.saturating_sub(from))
+        #[cfg(test)]
+        if self
+            .transmit_stays
+            .load(core::sync::atomic::Ordering::Relaxed)
+        {
+            return Err(crate::errno::Errno::NOMEM);
+        }
+        self.unback(&self.control_fd, at, to.saturating_sub(from))
     }
-}
 
-fn unback(fd: &OwnedFd, at: u64, bytes: u32) -> Result<()> {
-    if bytes == 0 {
-        return Ok(());
+    #[cfg_attr(
+        not(test),
+        allow(clippy::unused_self, reason = "tests count the pages")
+    )]
+    fn unback(&self, fd: &OwnedFd, at: u64, bytes: u32) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        #[cfg(test)]
+        let before = self.resident_bytes();
+        map::unback(fd.as_fd(), at, u64::from(bytes))?;
+        #[cfg(test)]
+        self.return_pages(before.saturating_sub(self.resident_bytes()) / PAGE_BYTES);
+        Ok(())
     }
-    map::unback(fd.as_fd(), at, u64::from(bytes))
+
+    #[cfg(test)]
+    fn return_pages(&self, count: u64) {
+        use core::sync::atomic::Ordering;
+        let more = |left: u64| (left != u64::MAX).then(|| left + count);
+        // Without a bound nothing is counted.
+        let _ = self
+            .pages_left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    }
 }
 
 /// The unit in which stat(2) counts, whatever the file system's is.

@@ -163,3 +163,55 @@ fn without_more_memory_the_window_stays_and_with_it_all_arrives() {
         assert_eq!(got, data);
     }
 }
+
+#[test]
+fn a_connection_never_shows_a_byte_of_the_one_that_had_its_ring_before() {
+    const OLD: u8 = 0xee;
+    const TOTAL: usize = 60_000;
+    for seed in 1..=4 {
+        let mut faults = FaultConfig::none();
+        (faults.seed, faults.loss, faults.reorder) = (seed, 30_000, 200_000);
+        let mut lab = Lab::with(faults, Layout::for_flows(64, 64 << 10, 32 << 10));
+        let listener = lab.listen(16);
+        let (out, before) = lab.connect(listener);
+        let (mut sent, mut got) = (0, 0);
+        let old = vec![OLD; TOTAL];
+        lab.until(60, |lab| {
+            sent += lab.client.program.send(out, &old[sent..]);
+            got += lab.server.program.recv(before, 65_536).len();
+            got == TOTAL
+        });
+        lab.client.program.close(out);
+        lab.server.program.close(before);
+        lab.until(60, |lab| lab.server.program.is_free(before));
+        let (out, into) = lab.connect(listener);
+        assert_eq!(into, before, "its ring is taken first");
+        let mut page = [0; 4_096];
+        let at = lab.server.segments.layout().rx_ring_at(into) + (48 << 10);
+        rustix::io::pread(lab.server.segments.receive_fd(), &mut page, at).unwrap();
+        assert_eq!(page, [OLD; 4_096], "and has the bytes of before");
+        let data: Vec<u8> = (0..200).cycle().take(TOTAL).collect();
+        let (mut sent, mut got, mut waited) = (0, 0, 0);
+        lab.until(120, |lab| {
+            let (cell, program) = (lab.server.program.cell(into), &lab.server.program);
+            sent += lab.client.program.send(out, &data[sent..]);
+            // FIONREAD and what MSG_TRUNC may throw away, then MSG_PEEK of more than there is, then recv.
+            let there = crate::readiness::readable_bytes(cell);
+            assert!(got as u64 + there <= sent as u64);
+            let view =
+                crate::channel::byte_ring::readable(&cell.host, &cell.read, 64 << 10, 0, u64::MAX);
+            assert_eq!(u64::from(view.range.len()), there);
+            let mut peeked = vec![0; view.range.len() as usize];
+            assert!(program.receive.copy_out(into, view.range, &mut peeked));
+            assert_eq!(peeked, data[got..got + peeked.len()]);
+            // Gaps are filled while bytes wait.
+            waited += 1;
+            if waited % 16 == 0 {
+                let taken = program.recv(into, 65_536);
+                assert_eq!(taken, data[got..got + taken.len()]);
+                got += taken.len();
+            }
+            got == TOTAL
+        });
+    }
+}
