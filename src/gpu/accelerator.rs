@@ -4,10 +4,11 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use super::drive::THREADS;
 use super::user::UserCode;
 use crate::config::payload::Gpu;
 use crate::ffi::cuda::{
-    Context, Device, DevicePointer, Driver, Fault, Function, Module, Part, attribute,
+    ABSENT, Context, Device, DevicePointer, Driver, Fault, Function, Module, Part, attribute,
 };
 
 /// An open GPU with the kernels loaded into a context of our own: a fault in it does not reach CUDA code of others.
@@ -164,6 +165,20 @@ impl Accelerator {
         self.driver
             .function(module, &entry)
             .map_err(|fault| format!("no kernel {name}: {fault}"))
+    }
+
+    /// Blocks of a kernel that stays of which a multiprocessor has room for at once.
+    ///
+    /// # Errors
+    /// One line.
+    pub(super) fn blocks_at_once(&self, module: Module, kernel: &str) -> Result<usize, String> {
+        let function = self.function(module, kernel, "persistent")?;
+        match self.driver.blocks_together(function, THREADS) {
+            Ok(blocks) => Ok(usize::try_from(blocks).unwrap_or(0)),
+            // Nobody says: one, or the kernel could not run at all.
+            Err(fault) if fault.code == ABSENT => Ok(1),
+            Err(fault) => Err(text(fault)),
+        }
     }
 
     /// Device memory with `bytes` in it.

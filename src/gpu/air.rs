@@ -8,6 +8,7 @@ use super::kernel::KernelState;
 use super::offload::{Event, Offload, Prepared, Ticket};
 use super::pipeline::Rule;
 use super::pool::Pool;
+use super::room::Room;
 use super::stage::Verdict;
 use crate::config::payload::{Gpu, Instead, Mode};
 use crate::id::FlowId;
@@ -74,16 +75,31 @@ pub(super) struct Grounded {
     mode: Mode,
     on_full: Instead,
     on_timeout: Instead,
+    crowded: Crowded,
+}
+
+/// Rules for which the GPU has no room, by their JSON paths, and why.
+#[derive(Debug, Default)]
+struct Crowded {
+    paths: Vec<String>,
+    why: String,
 }
 
 impl Grounded {
-    /// Opens the GPU and takes what every kernel that has a GPU version needs.
+    /// Opens the GPU and takes what every kernel that has a GPU version needs, when each of so many lcores takes as much.
     ///
     /// # Errors
     /// One line.
-    pub(super) fn new(config: &Gpu, rules: &mut [Rule], ptx: &str) -> Result<Self, String> {
+    pub(super) fn new(
+        config: &Gpu,
+        rules: &mut [Rule],
+        ptx: &str,
+        lcores: usize,
+    ) -> Result<Self, String> {
         let gpu = Accelerator::shared(config, ptx)?;
         gpu.enter().map_err(|fault| fault.to_string())?;
+        let mut room = Room::new(&gpu, config, lcores).map_err(|fault| fault.to_string())?;
+        let mut crowded = Crowded::default();
         let batches = &config.batches;
         let pool = Pool::new(gpu.driver, batches.slots * batches.max_packets)
             .map_err(|fault| fault.to_string())?;
@@ -102,6 +118,17 @@ impl Grounded {
             };
             prepared.push(match rule.kernel.device_params() {
                 Ok(params) => {
+                    let fit = match config.mode {
+                        Mode::Persistent => gpu.blocks_at_once(module, name)?,
+                        Mode::Cpu | Mode::Launch | Mode::Memops | Mode::Graph => 0,
+                    };
+                    if let Err(why) = room.take(fit) {
+                        rule.do_without(&why)?;
+                        crowded.paths.push(rule.path.clone());
+                        crowded.why = why;
+                        prepared.push(None);
+                        continue;
+                    }
                     let (code, mode) = ((name, module), config.mode);
                     Some(Prepared::new(&gpu, code, &params, mode, batches)?)
                 }
@@ -118,7 +145,14 @@ impl Grounded {
             mode: config.mode,
             on_full: config.on_full,
             on_timeout: config.on_timeout,
+            crowded,
         })
+    }
+
+    /// Why some of the rules are not among those that the GPU has room for; None: all of them are.
+    pub(super) fn crowded(&self) -> Option<String> {
+        let Crowded { paths, why } = &self.crowded;
+        (!paths.is_empty()).then(|| format!("{}: {why}", paths.join(", ")))
     }
 
     /// Puts the kernels to work, when every stage of the process lies ready: a kernel that stays would hold up whoever takes
@@ -161,7 +195,7 @@ impl Air {
 
     /// Wakes waiting flows, as many as may find a place now; all of them when none is waited for any more.
     pub(super) fn call_in(&mut self) {
-        let well = (0..self.rules.len()).all(|rule| self.well(rule).is_some());
+        let well = self.rules.iter().flatten().all(Offload::is_well);
         let mut places = if well { self.pool.free() } else { usize::MAX };
         while places > 0
             && let Some(next) = self.waiting.pop_front()
@@ -187,6 +221,10 @@ impl Air {
     pub(super) fn report(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         let sum = |what: fn(&Offload) -> u64| self.rules.iter().flatten().map(what).sum();
         visit("payload_gpu_on", u64::from(self.gpu.is_on()));
+        visit(
+            "payload_gpu_rings",
+            self.rules.iter().flatten().count() as u64,
+        );
         visit("payload_gpu_batches", sum(|offload| offload.batches));
         visit("payload_gpu_batches_late", sum(|offload| offload.late));
         visit("payload_gpu_buffers_out", self.pool.out() as u64);

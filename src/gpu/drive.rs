@@ -163,7 +163,7 @@ impl Place {
 }
 
 /// Threads of a block: eight warps.
-const THREADS: u32 = 256;
+pub(super) const THREADS: u32 = 256;
 const WARPS: u32 = THREADS / 32;
 
 /// Blocks for so many packets, one warp each.

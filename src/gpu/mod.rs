@@ -18,6 +18,7 @@
 //! caller     the thread that calls the driver, for the lcore never waits
 //! offload    one kernel there: batches out, results in, deadlines         air    what a stage needs for that
 //! slots      the host's side of the ring                                  pool   buffers that the GPU reaches
+//! room       how many rings may stay there at once
 //! ptx        the kernels as a GPU's driver takes them; their source is cuda/
 //! rig        a GPU and batches without flows, for the benchmark
 //! ```
@@ -45,6 +46,7 @@ mod pool;
 pub mod ptx;
 pub mod rig;
 pub mod ring;
+mod room;
 mod slots;
 mod stage;
 mod stats;

@@ -150,7 +150,7 @@ impl Pipeline {
         let mirror = |path: &str| Mirror::shared(path, &mut mirrors.borrow_mut()).map(Some);
         // All of them take what they need before one begins: a kernel that stays would hold up whoever takes memory or code.
         let ready: Result<Vec<Ready>, String> = (0..lcores)
-            .map(|_| Ok(Self::build(config, &mirror)?.prepare(config, ptx)))
+            .map(|_| Ok(Self::build(config, &mirror)?.prepare(config, ptx, lcores)))
             .collect();
         ready?
             .into_iter()
@@ -158,23 +158,23 @@ impl Pipeline {
             .collect()
     }
 
-    /// Says whether [`Pipeline::load`] would succeed, and where the kernels would run; writes nothing.
+    /// Says whether [`Pipeline::load`] for so many lcores would succeed, and where the kernels would run; writes nothing.
     ///
     /// # Errors
     /// As there.
-    pub fn examine(config: &Gpu) -> Result<Placement, String> {
+    pub fn examine(config: &Gpu, lcores: usize) -> Result<Placement, String> {
         let made = Self::build(config, &|path| {
             let folder = Path::new(path).parent().unwrap_or_else(|| Path::new("/"));
             std::fs::metadata(folder).map(|_| None)
         })?;
-        let ready = made.prepare(config, KERNELS);
+        let ready = made.prepare(config, KERNELS, lcores);
         ready.start(config).map(|(_, place)| place)
     }
 
-    /// Takes all of the GPU that the rules need which look at streams.
-    fn prepare(mut self, config: &Gpu, ptx: &str) -> Ready {
+    /// Takes all of the GPU that the rules need which look at streams, as one of so many lcores.
+    fn prepare(mut self, config: &Gpu, ptx: &str, lcores: usize) -> Ready {
         let gpu = match &mut self.stream {
-            Some(stage) if config.mode != Mode::Cpu => Some(stage.prepare(config, ptx)),
+            Some(stage) if config.mode != Mode::Cpu => Some(stage.prepare(config, ptx, lcores)),
             _ => None,
         };
         Ready {
@@ -226,16 +226,26 @@ struct Ready {
 impl Ready {
     fn start(self, config: &Gpu) -> Result<(Pipeline, Placement), String> {
         let Self { mut pipeline, gpu } = self;
+        let crowded = match &gpu {
+            Some(Ok(ready)) => ready.crowded(),
+            _ => None,
+        };
+        if let Some(why) = crowded.as_ref().filter(|_| config.required) {
+            return Err(format!("gpu.required: {why}"));
+        }
         let place = match (gpu, &mut pipeline.stream) {
             (Some(ready), Some(stage)) => match ready.and_then(|ready| stage.start(ready)) {
-                Ok(name) => Placement::Gpu(name),
+                Ok(name) => match crowded {
+                    None => Placement::Gpu(name),
+                    Some(why) => Placement::Crowded(name, why),
+                },
                 Err(why) if config.required => return Err(format!("gpu.required: {why}")),
                 Err(why) => Placement::NoGpu(why),
             },
             _ => Placement::Cpu,
         };
         let why = match &place {
-            Placement::Gpu(_) => return Ok((pipeline, place)),
+            Placement::Gpu(_) | Placement::Crowded(..) => return Ok((pipeline, place)),
             Placement::Cpu => "the kernels run on the CPU here",
             Placement::NoGpu(why) => why,
         };
@@ -253,6 +263,8 @@ pub enum Placement {
     Cpu,
     /// On this GPU, as far as they have a version for it.
     Gpu(String),
+    /// On this GPU, but for rules that it has no room for: the CPU has those; which, and why.
+    Crowded(String, String),
     /// On the CPU, because there is no GPU; why.
     NoGpu(String),
 }
@@ -262,6 +274,10 @@ impl Placement {
         match self {
             Self::Cpu => {}
             Self::Gpu(name) => crate::info!("gpu event=on device=\"{name}\""),
+            Self::Crowded(name, why) => {
+                crate::info!("gpu event=on device=\"{name}\"");
+                crate::warn!("gpu event=crowded now=\"the CPU runs the rest\" reason=\"{why}\"");
+            }
             Self::NoGpu(why) => {
                 crate::warn!(
                     "gpu event=unusable now=\"the CPU runs every kernel\" reason=\"{why}\""

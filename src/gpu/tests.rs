@@ -231,7 +231,7 @@ fn every_lcore_has_what_it_needs_before_any_kernel_begins() {
         several_rules(|rules| {
             let stand_in = StandIn::new("", &[]);
             let config = stand_in.config(mode, rules);
-            let all = Pipeline::load_with(&config, 3, &ptx()).unwrap();
+            let all = Pipeline::load_with(&config, 2, &ptx()).unwrap();
             let wanted = Placement::Gpu(format!("stand-in mode={}", mode.name()));
             assert!(all.iter().all(|(_, place)| *place == wanted), "{all:?}");
             // One after the other would have hung.
@@ -242,6 +242,115 @@ fn every_lcore_has_what_it_needs_before_any_kernel_begins() {
             }
         });
     }
+}
+
+/// What becomes of three rules at so many lcores, the last of them with a function of the operator's.
+fn crowd(
+    faults: &str,
+    mode: Mode,
+    lcores: usize,
+    without: WithoutGpu,
+    required: bool,
+) -> Result<Placement, String> {
+    let stand_in = StandIn::new(faults, &[]);
+    let rule = |kernel, at: usize| PayloadRule {
+        path: format!("gpu.pipeline[{at}]"),
+        ..super::pipeline::tests::rule(kernel)
+    };
+    let name = format!("crowd-{}-{lcores}-{without:?}-{required}", mode.name());
+    with_user(&name, without, |mut user| {
+        user.path = "gpu.pipeline[2]".to_owned();
+        let rules = vec![rule(Kernel::Crc32c, 0), rule(Kernel::Stats, 1), user];
+        let mut config = stand_in.config(mode, rules);
+        config.required = required;
+        config.batches.blocks = 4;
+        let all = Pipeline::load_with(&config, lcores, &ptx())?;
+        assert_eq!(all.len(), lcores);
+        let place = all[0].1.clone();
+        for (pipeline, other) in &all {
+            assert_eq!(*other, place);
+            let mut rings = 0;
+            let stage = pipeline.stream.as_ref().unwrap();
+            stage
+                .report(&mut |name, value| rings += u64::from(name == "payload_gpu_rings") * value);
+            let left = if let Placement::Crowded(_, why) = &place {
+                why.split(": ").next().unwrap().split(", ").count() as u64
+            } else {
+                0
+            };
+            assert_eq!(rings, 3 - left, "{place:?}");
+        }
+        Ok(place)
+    })
+}
+
+#[test]
+fn rules_that_the_gpu_has_no_queue_for_stay_on_the_cpu() {
+    let pass = WithoutGpu::Pass;
+    for mode in MODES {
+        let name = format!("stand-in mode={}", mode.name());
+        let whole = Placement::Gpu(name.clone());
+        assert_eq!(crowd("", mode, 2, pass, true).unwrap(), whole);
+        if mode == Mode::Launch {
+            // Nothing of it stays on the GPU.
+            assert_eq!(crowd("", mode, 9, pass, true).unwrap(), whole);
+            continue;
+        }
+        for (lcores, which, rings) in [
+            (3, "gpu.pipeline[2]", 9),
+            (5, "gpu.pipeline[1], gpu.pipeline[2]", 10),
+        ] {
+            let wanted = format!(
+                "{which}: {rings} rings would wait on the GPU, and the driver has 8 hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 32 at most)"
+            );
+            assert_eq!(
+                crowd("", mode, lcores, pass, false).unwrap(),
+                Placement::Crowded(name.clone(), wanted.clone())
+            );
+            let refused = crowd("", mode, lcores, pass, true).unwrap_err();
+            assert_eq!(refused, format!("gpu.required: {wanted}"));
+        }
+        // Asked beforehand, it is the same.
+        let stand_in = StandIn::new("", &[]);
+        let rule = || super::pipeline::tests::rule(Kernel::Crc32c);
+        let config = stand_in.config(mode, vec![rule(), rule()]);
+        assert_eq!(Pipeline::examine(&config, 4).unwrap(), whole);
+        let place = Pipeline::examine(&config, 5).unwrap();
+        assert!(
+            matches!(&place, Placement::Crowded(_, why) if why.contains(": 10 rings would wait")),
+            "{place:?}"
+        );
+        let refused = crowd("", mode, 3, WithoutGpu::Refuse, false).unwrap_err();
+        assert!(
+            refused.starts_with("gpu.pipeline[2]: only a GPU can run kernel user: ")
+                && refused.contains("9 rings would wait"),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn kernels_that_would_not_fit_together_do_not_begin() {
+    let pass = WithoutGpu::Pass;
+    let placed = |faults, mode| crowd(faults, mode, 2, pass, false).unwrap();
+    // Two rules at two lcores are 16 blocks.
+    for faults in ["processors=2", "fit=4", "fit=4@2"] {
+        let place = placed(faults, Mode::Persistent);
+        let wanted = "gpu.pipeline[2]: 24 blocks would stay on the GPU, and 16 are sure to fit (persistent_blocks)";
+        assert!(
+            matches!(&place, Placement::Crowded(_, why) if why == wanted),
+            "{faults}: {place:?}"
+        );
+        for mode in [Mode::Launch, Mode::Memops, Mode::Graph] {
+            let place = placed(faults, mode);
+            assert!(matches!(place, Placement::Gpu(_)), "{faults}: {place:?}");
+        }
+    }
+    let place = placed("fit=0", Mode::Persistent);
+    assert!(
+        matches!(&place, Placement::Crowded(_, why) if why.starts_with("gpu.pipeline[0], gpu.pipeline[1], gpu.pipeline[2]: ")),
+        "{place:?}"
+    );
 }
 
 #[test]
@@ -265,6 +374,7 @@ fn a_call_that_is_missing_costs_what_needs_it_and_no_more() {
         ("cuGraphLaunch", Some(Mode::Graph)),
         ("cuLaunchCooperativeKernel", None),
         ("cuGetErrorName", None),
+        ("cuOccupancyMaxActiveBlocksPerMultiprocessor", None),
         ("cuLinkCreate_v2", None),
         ("cuLinkAddData_v2", None),
         ("cuLinkComplete", None),

@@ -122,7 +122,10 @@ impl Machine {
             socket_folder_writable: socket_folder
                 .is_none_or(|folder| rustix::fs::access(folder, writable).is_ok()),
             system_host: root.join("run/knet/knetd.sock").exists(),
-            payload: config.gpu.as_ref().map(Pipeline::examine),
+            payload: config
+                .gpu
+                .as_ref()
+                .map(|gpu| Pipeline::examine(gpu, config.lcores() as usize)),
         }
     }
 

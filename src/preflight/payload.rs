@@ -17,6 +17,10 @@ pub(super) fn check(config: &Config, machine: &Machine, report: &mut Report) {
             let what = format!("{} cannot be had: {why}", gpu.mode.name());
             report.warning("gpu.mode", what, "the CPU runs every kernel");
         }
+        Some(Ok(Placement::Crowded(name, why))) => {
+            let what = format!("{name} has no room for each rule: {why}");
+            report.warning("gpu.pipeline", what, "the CPU runs the rest");
+        }
         Some(Ok(Placement::Gpu(name))) => {
             let what = format!("kernels={} run on the GPU: {name}", gpu.pipeline.len());
             report.info("gpu.pipeline", what, "");

@@ -535,4 +535,14 @@ fn a_payload_stage_that_cannot_be_loaded_is_an_error() {
         said.iter()
             .any(|one| one.what == "kernels=1 run on the CPU")
     );
+    let crowded = Placement::Crowded("a GPU".to_owned(), "gpu.pipeline[0]: why".to_owned());
+    let crowded = Machine {
+        payload: Some(Ok(crowded)),
+        ..machine()
+    };
+    let said = check(&config, &crowded);
+    let told = said
+        .iter()
+        .find(|one| one.what == "a GPU has no room for each rule: gpu.pipeline[0]: why");
+    assert_eq!(told.unwrap().severity, Severity::Warning);
 }

@@ -36,16 +36,20 @@ mod stage {
     pub(super) const NONE: u32 = 0;
     /// The thread is made.
     pub(super) const MADE: u32 = 1;
+    /// The thread runs and asks for the loader's lock.
+    pub(super) const ASKS: u32 = 2;
     /// The loader's lock was free: it will answer.
-    pub(super) const RUNS: u32 = 2;
+    pub(super) const RUNS: u32 = 3;
     /// Given up before that.
-    pub(super) const ABANDONED: u32 = 3;
+    pub(super) const ABANDONED: u32 = 4;
     /// It has ended.
-    pub(super) const ENDED: u32 = 4;
+    pub(super) const ENDED: u32 = 5;
 }
 
-/// A thread that cannot take the loader's lock within this is waited for by somebody who holds it.
-const LOADER_WAIT: Duration = Duration::from_millis(50);
+/// A thread that has asked for the loader's lock and has not got it within this is waited for by somebody who holds it.
+const LOADER_WAIT: Duration = Duration::from_millis(150);
+/// What a thread may take to run at all: on a machine that is overcommitted it waits for its first time slice.
+const START_WAIT: Duration = Duration::from_secs(5);
 /// What exit(3) waits for the last bytes and the port at most.
 const EXIT_WAIT: Duration = Duration::from_millis(400);
 /// Turns without work before a nap of the one that drives the last bytes out.
@@ -82,18 +86,21 @@ fn start(control: OwnedFd) -> Result<()> {
     CONTROL.store(descriptor::raw(control), Ordering::Relaxed);
     PROCESS.store(thread::process(), Ordering::Relaxed);
     let started = engine::spawn(body);
-    let end = monotonic() + LOADER_WAIT;
-    while started.is_ok() && STAGE.load(Ordering::Acquire) == stage::MADE {
-        if monotonic() < end {
+    let began = monotonic();
+    let mut asked = None;
+    while started.is_ok() {
+        let now = monotonic();
+        let (at, end) = match STAGE.load(Ordering::Acquire) {
+            stage::MADE => (stage::MADE, began + START_WAIT),
+            stage::ASKS => (stage::ASKS, *asked.get_or_insert(now) + LOADER_WAIT),
+            _ => break,
+        };
+        if now < end {
             attach::pause();
             continue;
         }
-        let given_up = STAGE.compare_exchange(
-            stage::MADE,
-            stage::ABANDONED,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        );
+        let given_up =
+            STAGE.compare_exchange(at, stage::ABANDONED, Ordering::AcqRel, Ordering::Relaxed);
         if given_up.is_ok() {
             return Err(Errno::BUSY);
         }
@@ -107,9 +114,17 @@ fn start(control: OwnedFd) -> Result<()> {
 
 /// The control thread.
 fn body() {
-    engine::pass_loader();
-    let goes = STAGE.compare_exchange(
+    let asks = STAGE.compare_exchange(
         stage::MADE,
+        stage::ASKS,
+        Ordering::AcqRel,
+        Ordering::Relaxed,
+    );
+    if asks.is_ok() {
+        engine::pass_loader();
+    }
+    let goes = STAGE.compare_exchange(
+        stage::ASKS,
         stage::RUNS,
         Ordering::AcqRel,
         Ordering::Relaxed,

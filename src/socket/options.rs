@@ -2,9 +2,11 @@
 
 use super::state;
 use crate::attach::{Link, Object};
-use crate::channel::cell::ObjectCell;
+use crate::channel::cell::{ObjectCell, kind};
 use crate::channel::sync::{AtomicU32, Ordering};
 use crate::errno::Result;
+use crate::readiness::{self, News};
+use crate::waiter;
 
 /// Linger is on (bit 31 of [`crate::channel::cell::WishLine::linger`]).
 pub const LINGER_ON: u32 = 1 << 31;
@@ -129,6 +131,19 @@ impl Options {
 #[must_use]
 pub fn low_water(link: &Link, wanted: u32) -> u32 {
     wanted.min(link.control.layout().rx_ring_bytes / 2)
+}
+
+/// Sets SO_RCVLOWAT to `wanted` and tells who waits when what is there is enough now (tcp_set_rcvlowat, tcp_data_ready).
+pub fn set_low_water(link: &Link, object: Object, cell: &ObjectCell, wanted: u32) {
+    cell.read
+        .rcvlowat
+        .store(low_water(link, wanted), Ordering::SeqCst);
+    let is_stream = cell.host.kind.load(Ordering::Acquire) == kind::STREAM;
+    if is_stream && readiness::readable_bytes(cell) >= readiness::low_water(cell) {
+        readiness::alert(&link.control, object.index, News::Arrived, |slot| {
+            waiter::wake(link, slot)
+        });
+    }
 }
 
 /// Changes options that the host must know: `write` stores them, then the host is told.

@@ -10,6 +10,7 @@
  * from the N-th time on (1). A value for calls is the code that they return.
  *   init, count, version, major, context, load, function, alloc, fill, upload, download, register, stream, launch, query, wait, graph   as the
  *   calls
+ *   processors, fit   multiprocessors, and blocks that fit on one of them
  *   link, linkadd, linkend   as cuLinkCreate, cuLinkAddData, cuLinkComplete
  *   ptx=75      the newest PTX version
  *   hang=1@N    the N-th batch does not end until a file with the ending ".go" is there
@@ -391,7 +392,8 @@ int cuDeviceGetByPCIBusId(int *device, const char *id) { return *device = 0, str
 int cuDeviceGetUuid(unsigned char *uuid, int device) { return (void)device, memset(uuid, 0xab, 16), 0; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
     (void)device;
-    *value = attribute == 75 ? (int)fault("major", 9) : attribute == 19 ? (int)fault("map", 1) : attribute == 95 ? 1 : 4;
+    *value = attribute == 75 ? (int)fault("major", 9) : attribute == 19 ? (int)fault("map", 1) : attribute == 16 ? (int)fault("processors", 4)
+             : attribute == 95 ? 1 : 4;
     return 0;
 }
 int cuCtxCreate_v2(void **context, unsigned flags, int device) {
@@ -482,6 +484,10 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
     *function = kernel;
     int code = taken("function");
     return code ? code : strstr(module, entry) ? 0 : 500;
+}
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int threads, size_t shared) {
+    (void)function, (void)shared;
+    return *blocks = (int)fault("fit", 8), threads == 256 ? atomic_load(&sticky) : 1;
 }
 int cuMemAlloc_v2(uint64_t *pointer, size_t bytes) {
     void *memory = bytes >> 40 ? 0 : aligned_alloc(256, (bytes + 255) / 256 * 256);

@@ -95,6 +95,18 @@ impl Driver {
         self.said("cuLaunchCooperativeKernel", code)
     }
 
+    /// Blocks of so many threads of a kernel that a multiprocessor runs at once.
+    pub fn blocks_together(&self, function: Function, threads: u32) -> Result<i32, Fault> {
+        let call = self
+            .occupancy
+            .ok_or_else(|| Self::absent("cuOccupancyMaxActiveBlocksPerMultiprocessor"))?;
+        let mut blocks = 0;
+        // SAFETY: the pointer is a local's.
+        let code = unsafe { call(&raw mut blocks, function.0, threads.cast_signed(), 0) };
+        self.said("cuOccupancyMaxActiveBlocksPerMultiprocessor", code)
+            .map(|()| blocks)
+    }
+
     /// Lets a stream wait until a word of registered memory has a value.
     pub fn wait_value(&self, stream: Stream, word: DevicePointer, value: u32) -> Result<(), Fault> {
         let call = self

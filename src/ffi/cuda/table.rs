@@ -68,6 +68,7 @@ table! {
         launch_cooperative = "cuLaunchCooperativeKernel" (
             usize, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, usize, *mut *mut c_void
         );
+        occupancy = "cuOccupancyMaxActiveBlocksPerMultiprocessor" (*mut c_int, usize, c_int, usize);
         link_create = "cuLinkCreate_v2" (c_uint, *mut c_int, *mut *mut c_void, *mut usize);
         link_add = "cuLinkAddData_v2" (
             usize, c_uint, *mut c_void, usize, *const c_char, c_uint, *mut c_int, *mut *mut c_void

@@ -75,12 +75,17 @@ impl StreamStage {
     /// Bytes of a chunk that can be offered at most.
     pub const CHUNK_MAX: usize = PACKET_BYTES_MAX;
 
-    /// Takes all of the GPU that the kernels need.
+    /// Takes all of the GPU that the kernels need, when each of so many lcores does.
     ///
     /// # Errors
     /// One line: why it cannot be had.
-    pub(in crate::gpu) fn prepare(&mut self, config: &Gpu, ptx: &str) -> Result<Grounded, String> {
-        Grounded::new(config, &mut self.rules, ptx)
+    pub(in crate::gpu) fn prepare(
+        &mut self,
+        config: &Gpu,
+        ptx: &str,
+        lcores: usize,
+    ) -> Result<Grounded, String> {
+        Grounded::new(config, &mut self.rules, ptx, lcores)
     }
 
     /// Lets the GPU run the kernels from now on; says what it is.

@@ -101,8 +101,7 @@ pub(super) fn tell(
                 0 => {}
                 buffer => wanted = wanted.min(buffer / 2),
             }
-            let kept = options::low_water(link, wanted);
-            cell.read.rcvlowat.store(kept, Ordering::Relaxed);
+            options::set_low_water(link, object, cell, wanted);
             Ok(())
         }
         // In ticks of the kernel, as it tells them.
