@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::attach;
 use crate::fd;
-use crate::ffi::{environment, process, real};
+use crate::ffi::{environment, number_limit, process, real};
 use crate::waiter;
 
 /// The process that forks, so that its child knows whose eventfds it has inherited.
@@ -33,6 +33,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    number_limit::child();
     waiter::forget_parents_eventfds(PARENT.load(Ordering::Relaxed));
     attach::fork::child();
     fd::adopt_after_fork(PARENT.load(Ordering::Relaxed));

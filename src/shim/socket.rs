@@ -11,7 +11,7 @@ use core::net::SocketAddrV4;
 use libc::{sockaddr, socklen_t};
 
 use super::cvt;
-use crate::channel::cell::{kind, option};
+use crate::channel::cell::{kind, operation, option};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::fd::dissolve::dissolve;
@@ -111,10 +111,12 @@ pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
     }
 }
 
-/// Whether a connect of the socket has failed and a call has told so.
+/// Whether a connect of the socket has failed and a call has told so. A listener that was shut looks the same to the host, and
+/// stays what it is: other processes may have it.
 fn has_failed(socket: Socket) -> bool {
     state::cell(socket.link, socket.object).is_ok_and(|cell| {
         cell.host.kind.load(Ordering::Acquire) == kind::FAILED
+            && cell.wish.operation.load(Ordering::Relaxed) == operation::CONNECT
             && cell.wish.told.load(Ordering::Acquire) != 0
             && cell.host.error.load(Ordering::Acquire) == 0
     })

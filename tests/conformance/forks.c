@@ -70,6 +70,33 @@ CASE(three_processes_accept_from_one_listener)
     for (int n = 0; n < 3; n++) ends_well(children[n]);
 }
 
+CASE(a_listener_shut_and_listening_again_is_still_the_childs)
+{
+    int listener = listener_at(port, 8);
+    OK(close(dial(port)));
+    OK(close(take(listener)));
+    OK(shutdown(listener, SHUT_RD));
+    pid_t child = OK(fork());
+    if (child == 0) {
+        while (ready(listener, POLLIN, 1000) != POLLIN) pause_ms(5); /* shut: HUP */
+        echoes_once(take(listener));
+        _exit(0);
+    }
+    OK(listen(listener, 8));
+    asks(port);
+    ends_well(child);
+    pid_t again = OK(fork());
+    if (again == 0) {
+        OK(shutdown(listener, SHUT_RD));
+        OK(listen(listener, 8));
+        _exit(0);
+    }
+    ends_well(again);
+    int fd = dial(port);
+    OK(close(take(listener)));
+    end_of_stream(fd);
+}
+
 CASE(the_child_keeps_an_accepted_socket)
 {
     struct pair two = pair();

@@ -134,12 +134,17 @@ static void op_fill(struct call *this) /* NAME [MOST]: with it only whether more
 {
     static unsigned char bytes[16384];
     int fd = fd_of(needed(this, 1));
-    long more, idle = 0, total = 0;
+    long more, idle = 0, total = 0, quiet = 100000 + 2L * settle_us; /* us without a byte */
+    int queued = 0, before = 0;
     do {
         more = send(fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+        bool full = more < 0 && errno == EAGAIN;
+        if (full) pause_us(5000), idle += 5000;
+        /* What is acknowledged makes room a moment later. */
         if (more > 0) total += more, idle = 0;
-        if (more < 0 && errno == EAGAIN) pause_us(5000), idle++;
-    } while (total < 64 << 20 && (more > 0 || (errno == EAGAIN && idle < 20)));
+        if (full && ioctl(fd, TIOCOUTQ, &queued) == 0 && queued != before) before = queued, idle = 0;
+        if (full) errno = EAGAIN;
+    } while (total < 64 << 20 && (more > 0 || (errno == EAGAIN && idle < quiet)));
     atomic_fetch_add(&filled, total);
     if (this->count > 2)
         say_text(this, total > number(this, 2, 0) ? "more" : "no more");
