@@ -195,6 +195,12 @@ impl Link {
         }
     }
 
+    /// Whether this is a child that got no share. The host lives and serves others: what is shared with them says nothing of us.
+    #[must_use]
+    pub fn is_disowned(&self) -> bool {
+        self.process.load(Ordering::Relaxed) == PROCS
+    }
+
     /// Gives a forked child its own cell and socket; returns the parent's socket, which the child must close.
     pub fn adopt(&self, process: u32, control_socket: i32) -> i32 {
         self.process.store(process, Ordering::Relaxed);

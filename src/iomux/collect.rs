@@ -43,6 +43,10 @@ pub(super) fn collect(
     let mut found = Collected::default();
     let mut next = from;
     let mut leaves_some = false;
+    if link.is_disowned() {
+        // What is ready is for those who have a share.
+        return (found, next);
+    }
     let (Some(ready), Ok(word)) = (link.control.ready(epoll), interest::epoll_word(link, epoll))
     else {
         return (found, next);

@@ -370,10 +370,11 @@ enum KernelHalf {
 const NOT_ASKED: i16 = 0x4000;
 
 fn may_have_ours(link: &Link, epoll: u32, cell: &EpollCell) -> bool {
-    link.control
-        .ready(epoll)
-        .is_some_and(|ready| ready.may_have_any())
-        || needs_burial(link, cell)
+    let is_ready = || {
+        let ready = link.control.ready(epoll);
+        ready.is_some_and(|ready| ready.may_have_any())
+    };
+    (!link.is_disowned() && is_ready()) || needs_burial(link, cell)
 }
 
 /// Asks both halves, the one that came second last time first; the kernel's not when nothing is to be had there.
@@ -492,7 +493,9 @@ pub fn collect_lost(link: &Link, epoll: u32, events: &mut [EpollEvent]) -> usize
 }
 
 fn needs_burial(link: &Link, cell: &EpollCell) -> bool {
-    link.is_dead() && cell.cursor.load(Ordering::Relaxed) & cursor::BURIED == 0
+    link.is_dead()
+        && !link.is_disowned()
+        && cell.cursor.load(Ordering::Relaxed) & cursor::BURIED == 0
 }
 
 /// The host is gone: every object of the epoll is ready with ERR and HUP, once.

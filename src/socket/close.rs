@@ -177,6 +177,7 @@ pub fn hold_only(link: &Link, each: &dyn Fn(&mut dyn FnMut(Object))) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::readiness::event;
     use crate::socket::fake::Fake;
 
     #[test]
@@ -228,7 +229,21 @@ mod tests {
         hold::add(fake.link, object).unwrap();
         // As after a fork that found no process cell, or no descriptor for a socket of the child.
         fake.link.disown();
+        let state = || {
+            let cell = fake.cell(object);
+            let edge = cell.host.edge.load(Ordering::Relaxed);
+            let error = cell.host.error.load(Ordering::Relaxed);
+            (cell.host.flags.load(Ordering::Relaxed), error, edge)
+        };
+        let before = state();
+        let refused = state::cell(fake.link, object).err();
+        assert_eq!(refused, Some(Errno::CONNRESET));
+        assert_eq!(
+            state::bits(fake.link, object),
+            event::ERR | event::HUP | event::IN | event::OUT
+        );
         release(fake.link, object);
+        assert_eq!(state(), before, "its parent goes on");
         assert!(fake.link.control.held(0).unwrap().has(object.index));
         assert!(fake.link.control.process(fake.link.process()).is_none());
         assert!(hold::add(fake.link, object).is_err());

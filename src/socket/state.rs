@@ -16,10 +16,13 @@ use crate::waiter::{self, OWN, Wake, Watch};
 /// The object's cell, with the host's death told to it.
 ///
 /// # Errors
-/// EBADF when the index was given to another object.
+/// EBADF when the index was given to another object, ECONNRESET in a forked child that got no share.
 pub fn cell(link: &Link, object: Object) -> Result<&ObjectCell> {
     let cell = object.cell(link).ok_or(Errno::BADF)?;
     if link.is_dead() {
+        if link.is_disowned() {
+            return Err(Errno::CONNRESET);
+        }
         bury(link, cell);
     }
     Ok(cell)

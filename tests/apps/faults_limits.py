@@ -180,6 +180,61 @@ def a_program_that_lowers_its_limit_and_closes_what_it_sees(faults):
         faults.lab.end(server)
 
 
+POOR = r"""
+import os, resource, select, socket, sys
+l = socket.socket()
+l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+l.bind((sys.argv[1], int(sys.argv[2])))
+l.listen(64)
+print("listening", flush=True)
+c, _ = l.accept()
+e = select.epoll()
+e.register(c, select.EPOLLIN | select.EPOLLRDHUP)
+c.sendall(c.recv(100))
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+kept = []
+try:
+    while True:
+        kept.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+def child(act):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            act()
+        except OSError as error:
+            print("child errno", error.errno, flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+child(lambda: c.send(b"child"))
+child(lambda: c.getpeername())
+child(lambda: c.shutdown(socket.SHUT_WR))
+child(lambda: print("child sees", e.poll(0.05), flush=True))
+child(lambda: c.close())
+print("parent sees", e.poll(0.05), flush=True)
+c.sendall(b"parent")
+print("parent hears", e.poll(10) == [(c.fileno(), select.EPOLLIN)], c.recv(100), flush=True)
+"""
+
+
+def a_child_without_a_share_leaves_its_parents_connections_alone(faults):
+    """fork needs a descriptor for the child's share; a program that has used all its own gets a child without one."""
+    faults.port += 10
+    server = faults.python(POOR, SERVER, faults.port, log="poor.log")
+    said(server, "listening")
+    peer = connects(faults)
+    echoes(peer)
+    assert peer.recv(6) == b"parent"
+    peer.sendall(b"more")
+    server.wait(30)
+    told = [line for line in lines(server) if not line.startswith("knet:")]
+    assert told == ["listening", "child errno 104", "child errno 104", "child errno 104", "child sees []", "parent sees []",
+                    "parent hears True b'more'"], lines(server)
+    assert sum("the child gets no share" in line for line in lines(server)) == 5, lines(server)
+    peer.close()
+
+
 # As Debian's redis unit: no new privileges, no capabilities, another user, a filter of system calls.
 CONFINED = r"""
 import ctypes, os, struct, sys
@@ -411,7 +466,7 @@ CASES = [
     a_program_that_lowers_its_limit_and_closes_what_it_sees, limits_of_the_program_do_not_bind_the_host,
     a_confined_redis_stays_on_the_kernel_after_one_line,
     a_confined_program_attaches_to_a_host_that_runs, a_hard_limit_on_file_size_is_one_line,
-    a_full_memory_cgroup_harms_the_host_at_most,
+    a_full_memory_cgroup_harms_the_host_at_most, a_child_without_a_share_leaves_its_parents_connections_alone,
 ]
 
 if __name__ == "__main__":
