@@ -406,6 +406,29 @@ def capture_loses_frames_and_not_traffic_when_the_disk_is_slow(admin):
     assert again.returncode == 0, again.stdout
 
 
+def a_capture_without_room_counts_what_is_in_its_file(admin):
+    path = os.path.join(admin.lab.work, "cut.pcapng")
+    socket_path = admin.ask("status", "--json")[0]["socket"]
+    process = subprocess.Popen(
+        ["prlimit", "--fsize=20000", KNETCTL, "capture", "--socket", socket_path, "-w", path, "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+    process.log = os.devnull
+    admin.lab.processes.append(process)
+    wait_for("the capture begins", lambda: os.path.exists(path) and os.path.getsize(path) > 0)
+    admin.lab.client("redis-cli", "-h", SERVER, "-r", "300", "ping", seconds=30)
+    said, complaint = process.communicate(timeout=20)
+    assert process.returncode == 74 and "the capture is cut" in complaint, (said, complaint)
+    with open(path, "rb") as file:
+        stream = file.read()
+    at, frames = 0, 0
+    while at + 8 <= len(stream):
+        kind, length = struct.unpack_from("<II", stream, at)
+        at += length
+        frames += kind == 6 and at <= len(stream)
+    assert json.loads(said)["written"] == frames > 0, (said, frames)
+
+
 class Terminal:
     """knetctl top in a pseudo-terminal, and what it has shown."""
 
@@ -630,6 +653,7 @@ CASES = [
     tshark_reads_a_capture_and_agrees_with_the_counters,
     capture_filters_cuts_and_ends,
     capture_loses_frames_and_not_traffic_when_the_disk_is_slow,
+    a_capture_without_room_counts_what_is_in_its_file,
     others_may_ask_a_service_for_numbers_and_not_for_payloads,
     trace_tells_what_happens_to_a_connection,
     bench_measures_what_the_stack_serves,

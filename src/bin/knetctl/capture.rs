@@ -19,6 +19,10 @@ use crate::USAGE;
 use crate::host::{self, Hosts, UNAVAILABLE};
 use crate::print::{self, number};
 
+#[path = "capture/written.rs"]
+mod written;
+use written::Written;
+
 /// Captures what passes a host's port, both ways, as pcapng with nanoseconds.
 ///
 /// The data path never waits: frames that the file takes too slowly are lost to the capture and counted. Ends at ^C, after
@@ -128,6 +132,7 @@ impl Capture {
             .duration
             .map(|seconds| monotonic() + Duration::from_secs(seconds));
         let mut buffer = vec![0; 1 << 20];
+        let mut file = Written::new(to);
         let mut ending = false;
         let mut lost = None;
         loop {
@@ -159,7 +164,7 @@ impl Capture {
             }
             let bytes = buffer.get(..count).unwrap_or_default();
             if lost.is_none()
-                && let Err(error) = to.write_all(bytes).and_then(|()| to.flush())
+                && let Err(error) = file.put(bytes)
             {
                 lost = Some(error);
                 let _ = rustix::net::shutdown(&control, rustix::net::Shutdown::Write);
@@ -169,20 +174,38 @@ impl Capture {
         let _ = ours.shutdown(Shutdown::Both);
         let mut text = String::new();
         loop {
-            let (part, last) = host::part(&control)?;
+            let (part, last) = match host::part(&control) {
+                Ok(part) => part,
+                // It began, so it has served us: a program that ends takes a host inside with it.
+                Err(_) if file.frames() > 0 => {
+                    let ended = io::Error::other("the host has ended");
+                    return Ok((json!({"written": file.frames()}), Some(ended)));
+                }
+                Err(fault) => return Err(fault),
+            };
             text.push_str(&part);
             if last {
                 break;
             }
         }
-        let counts = serde_json::from_str(text.trim())
+        let mut counts: Value = serde_json::from_str(text.trim())
             .map_err(|error| format!("the counts are no JSON: {error}"))?;
+        if lost.is_some()
+            && let Some(written) = counts.get_mut("written")
+        {
+            // What the host sent is not in the file.
+            *written = file.frames().into();
+        }
         Ok((counts, lost))
     }
 
     fn tell(&self, counts: &Value) {
         if self.json {
             print::json(counts);
+            return;
+        }
+        if counts.get("seen").is_none() {
+            complain!("{} frames captured", number(counts, "written"));
             return;
         }
         complain!(
