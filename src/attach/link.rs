@@ -36,6 +36,8 @@ pub struct Link {
     /// Where the next accept begins to look.
     turn: AtomicU32,
     dead: AtomicBool,
+    /// The host lived when this process, a forked child, got no share.
+    disowned: AtomicBool,
     wiped: AtomicBool,
     /// When [`Link::look`] asked last, in nanoseconds of the coarse clock.
     looked: AtomicU64,
@@ -111,6 +113,7 @@ pub fn install(parts: Parts) -> Result<&'static Link> {
         lcore_eventfds: parts.lcore_eventfds.map(AtomicI32::new),
         turn: AtomicU32::new(0),
         dead: AtomicBool::new(false),
+        disowned: AtomicBool::new(false),
         wiped: AtomicBool::new(false),
         looked: AtomicU64::new(0),
         number,
@@ -146,6 +149,7 @@ impl Link {
             lcore_eventfds: parts.lcore_eventfds.map(AtomicI32::new),
             turn: AtomicU32::new(0),
             dead: AtomicBool::new(false),
+            disowned: AtomicBool::new(false),
             wiped: AtomicBool::new(false),
             looked: AtomicU64::new(0),
             number: after + NEXT.fetch_add(1, Ordering::Relaxed),
@@ -185,6 +189,9 @@ impl Link {
 
     /// In a forked child that got no share: its sockets are reset, and nothing that it closes is its parent's.
     pub fn disown(&self) {
+        if !self.is_dead() {
+            self.disowned.store(true, Ordering::Relaxed);
+        }
         self.mark_dead();
         self.process.store(PROCS, Ordering::Relaxed);
         self.claim();
@@ -198,7 +205,7 @@ impl Link {
     /// Whether this is a child that got no share. The host lives and serves others: what is shared with them says nothing of us.
     #[must_use]
     pub fn is_disowned(&self) -> bool {
-        self.process.load(Ordering::Relaxed) == PROCS
+        self.disowned.load(Ordering::Relaxed)
     }
 
     /// Gives a forked child its own cell and socket; returns the parent's socket, which the child must close.

@@ -20,10 +20,12 @@ use crate::waiter::{self, OWN, Wake, Watch};
 pub fn cell(link: &Link, object: Object) -> Result<&ObjectCell> {
     let cell = object.cell(link).ok_or(Errno::BADF)?;
     if link.is_dead() {
-        if link.is_disowned() {
-            return Err(Errno::CONNRESET);
+        match link.is_disowned() {
+            false => bury(link, cell),
+            // It has nothing to report, and may be made anew.
+            true if listens(cell) => {}
+            true => return Err(Errno::CONNRESET),
         }
-        bury(link, cell);
     }
     Ok(cell)
 }
