@@ -83,11 +83,13 @@ pub fn child() {
 }
 
 fn give_back() {
-    let raised = RAISED.swap(0, Ordering::Relaxed);
+    let raised = RAISED.load(Ordering::Relaxed);
     // Unless the program has set another one meanwhile. Lowering what was raised cannot fail.
     if raised != 0 && getrlimit(Resource::Nofile).current == Some(raised) {
         let _ = set_soft(BEFORE.load(Ordering::Relaxed));
     }
+    // Not before: a child of another thread's that is made meanwhile must know what to set back.
+    RAISED.store(0, Ordering::Relaxed);
     BUSY.store(false, Ordering::Release);
 }
 

@@ -106,6 +106,10 @@ fn learn(link: &Link, epoll: u32) -> Result<HeraldFd> {
 
 /// Nobody asks the kernel about `epoll` any more.
 pub fn mute(link: &Link, epoll: u32) {
+    if link.is_disowned() {
+        // It is for those who have a share.
+        return;
+    }
     let (Some(cell), Some(fd)) = (link.control.epoll(epoll), eventfds::of(epoll)) else {
         return;
     };
@@ -121,6 +125,10 @@ pub fn settle_all(link: &Link) {
 
 /// Makes the herald of `epoll` true.
 pub fn settle(link: &Link, epoll: u32) {
+    if link.is_disowned() {
+        // Nothing is ready to us, and what it says is for those who have a share.
+        return;
+    }
     let (Some(cell), Some(fd)) = (link.control.epoll(epoll), eventfds::of(epoll)) else {
         return;
     };
