@@ -220,19 +220,26 @@ impl Server {
         };
         family.clients = family.clients.saturating_sub(1);
         let last = family.clients == 0;
-        if running {
-            if last {
-                family.left_at = Some(time::monotonic());
-            }
-            self.lcores.say(|| Mail::ProcessGone { owner, cell, pid });
-            if last {
-                self.lcores.say(|| Mail::Detach { owner });
-            }
-        } else if last {
+        if !running && last {
             if let Some(slot) = self.families.get_mut(owner.0 as usize) {
                 *slot = None;
             }
-        } else {
+            return;
+        }
+        if last {
+            family.left_at = Some(time::monotonic());
+        }
+        self.let_go(owner, cell, pid);
+        if last {
+            self.lcores.say(|| Mail::Detach { owner });
+        }
+    }
+
+    /// What process cell `cell` holds ends, unless others hold it too. `pid` is the process's number; 0 = it has none.
+    pub(super) fn let_go(&mut self, owner: Owner, cell: u32, pid: u32) {
+        if self.running.is_some() {
+            self.lcores.say(|| Mail::ProcessGone { owner, cell, pid });
+        } else if let Some(family) = self.family(owner) {
             lcore::release_process(&family.segments, cell);
         }
     }
