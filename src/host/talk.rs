@@ -14,6 +14,7 @@ use crate::channel::layout::{EPOLLS, SLOTS};
 use crate::channel::message::{Kind, Message, MessageError};
 use crate::config::OnError;
 use crate::errno::Errno;
+use crate::ffi::descriptor;
 use crate::lcore::{self, Mail};
 use crate::readiness;
 use crate::stack::Owner;
@@ -205,7 +206,13 @@ impl Server {
         let Some(client) = self.clients.remove(place) else {
             return;
         };
-        let Standing::Attached { owner, cell, pid } = client.standing else {
+        let standing = client.standing;
+        {
+            // As for what is opened: a child that is forked meanwhile has it still, and does not know whose it was.
+            let _settling = descriptor::settling();
+            drop(client);
+        }
+        let Standing::Attached { owner, cell, pid } = standing else {
             return;
         };
         // Its slots are those of the program that it has executed.
