@@ -7,7 +7,7 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 
 use super::demux::FlowKey;
 use super::flow::Engine;
-use super::flow_parts::{Cold, Flags, Hot, Phase};
+use super::flow_parts::{Cold, FlagWord, Flags, Hot, Phase};
 use super::siphash::siphash;
 use super::tracker::Track;
 use crate::id::FlowId;
@@ -137,7 +137,7 @@ impl FlowTable {
                     engine: Engine::vacant(),
                     track: Track::default(),
                     phase: Phase::Free,
-                    flags: Flags::default(),
+                    flags: FlagWord::default(),
                 });
                 self.cold.push(Cold::vacant());
                 index
@@ -148,7 +148,7 @@ impl FlowTable {
         hot.engine = engine;
         hot.track = Track::default();
         hot.phase = phase;
-        hot.flags = Flags::default();
+        hot.flags = FlagWord::default();
         let meter = core::mem::take(&mut cold.meter);
         *cold = Cold {
             meter,

@@ -270,7 +270,7 @@ impl Stack {
             }
             if view.state != FlowState::SynSent {
                 hot.engine
-                    .set_ack_delay(ack_delay(hot.flags, &frame, cold.meter.mss));
+                    .set_ack_delay(ack_delay(hot.flags.get(), &frame, cold.meter.mss));
             }
             // Whoever only guesses must not lead our answers elsewhere.
             if plausible {
@@ -402,7 +402,7 @@ impl Stack {
             mac: cold.mac,
             looped: hot.flags.has(Flags::LOOPED),
             now: io.now,
-            urgent: self.urgent.sending(hot.flags, index),
+            urgent: self.urgent.sending(hot.flags.get(), index),
             sent: 0,
             segment_bytes: 0,
             #[cfg(test)]
