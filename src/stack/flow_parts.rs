@@ -61,7 +61,7 @@ impl FlagWord {
     }
 
     /// Replaces all of them.
-    pub(crate) fn put(&mut self, flags: Flags) {
+    pub(crate) fn put(&self, flags: Flags) {
         self.0.store(flags.0, Ordering::Relaxed);
     }
 
@@ -71,14 +71,14 @@ impl FlagWord {
     }
 
     /// [`Flags::set`].
-    pub(crate) fn set(&mut self, flag: Flags) {
+    pub(crate) fn set(&self, flag: Flags) {
         let mut flags = self.get();
         flags.set(flag);
         self.put(flags);
     }
 
     /// [`Flags::clear`].
-    pub(crate) fn clear(&mut self, flag: Flags) {
+    pub(crate) fn clear(&self, flag: Flags) {
         let mut flags = self.get();
         flags.clear(flag);
         self.put(flags);

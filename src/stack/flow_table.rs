@@ -8,7 +8,6 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use super::demux::FlowKey;
 use super::flow::Engine;
 use super::flow_parts::{Cold, FlagWord, Flags, Hot, Phase};
-use super::siphash::siphash;
 use super::tracker::Track;
 use crate::id::FlowId;
 use crate::prefetch;
@@ -220,7 +219,7 @@ impl FlowTable {
     }
 
     fn hash(&self, key: FlowKey) -> u32 {
-        let hash = siphash(&self.secret, &key.to_bytes());
+        let hash = key.keyed_hash(&self.secret);
         u32::try_from(hash >> 32).unwrap_or(0)
     }
 
