@@ -4,7 +4,7 @@ use core::mem::size_of;
 use core::ops::Range;
 
 use super::accept_ring;
-use super::cell::{EpollCell, Header, ObjectCell, ProcCell, SlotCell};
+use super::cell::{AnswerCell, EpollCell, Header, ObjectCell, ProcCell, SlotCell};
 
 /// Sleeping threads of a family that can be woken by name.
 pub const SLOTS: u32 = 256;
@@ -256,10 +256,16 @@ impl Layout {
         self.held_at(PROCS)
     }
 
+    /// Offset of the answer cells: one an object, and no memory behind those of whom nobody asks.
+    #[must_use]
+    pub const fn answers_at(&self) -> u64 {
+        page_up(self.objects_at() + self.objects as u64 * size_of::<ObjectCell>() as u64)
+    }
+
     /// Bytes of the tables: everything in control memory before the transmit rings.
     #[must_use]
     pub const fn table_bytes(&self) -> u64 {
-        piece_up(self.objects_at() + self.objects as u64 * size_of::<ObjectCell>() as u64)
+        piece_up(self.answers_at() + self.objects as u64 * size_of::<AnswerCell>() as u64)
     }
 
     /// Offset of an object's transmit ring in control memory.

@@ -322,6 +322,12 @@ impl FlowMemory for Memory {
             .is_ok()
     }
 
+    fn keep_syn(&mut self, owner: Owner, id: u32, link: &[u8], packet: &[u8]) {
+        if let Some(answer) = self.pool(owner).and_then(|pool| pool.answer(id)) {
+            answer.keep_syn(link, packet);
+        }
+    }
+
     fn take_send(&mut self, _owner: Owner, bytes: usize) -> Option<SendBuffer> {
         self.send.lend(bytes)
     }

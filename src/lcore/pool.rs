@@ -16,6 +16,7 @@ use super::kept::Kept;
 use super::segments::{PAGE, Segments};
 use super::table::Table;
 use crate::channel::byte_ring::{Span, begin_leaving, finish_leaving};
+use crate::channel::cell::AnswerCell;
 use crate::channel::map::Staging;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
@@ -132,6 +133,11 @@ impl Pool {
     /// The rings of `object`, to change.
     pub(super) fn place_mut(&mut self, object: u32) -> Option<&mut Place> {
         self.places.at_mut(object)
+    }
+
+    /// Where what is seldom asked for of `object` lies.
+    pub(super) fn answer(&self, object: u32) -> Option<&AnswerCell> {
+        self.segments.control.answer(object)
     }
 
     /// The index for a ring: the wanted one, else a free one of the upper half.

@@ -149,11 +149,7 @@ impl FlowTable {
         hot.track = Track::default();
         hot.phase = phase;
         hot.flags = Flags::default();
-        let meter = core::mem::take(&mut cold.meter);
-        *cold = Cold {
-            meter,
-            ..Cold::vacant()
-        };
+        *cold = Cold::vacant();
         self.live += 1;
         self.link(index, key);
         Some(index)
