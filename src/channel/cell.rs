@@ -2,11 +2,13 @@
 //!
 //! One file for each noun of the contract: the header, a member of the family (process, sleeping thread), an epoll, an object.
 
+mod answer;
 mod epoll;
 mod family;
 mod header;
 mod object;
 
+pub use answer::*;
 pub use epoll::*;
 pub use family::*;
 pub use header::*;
@@ -23,8 +25,8 @@ const _: () = {
     assert!(size_of::<WatchLine>() == 64);
     assert!(size_of::<QueueLine>() == 64);
     assert!(size_of::<Item>() == 24);
-    assert!(size_of::<InfoLine>() == 64);
-    assert!(size_of::<ObjectCell>() == 704);
+    assert!(size_of::<ObjectCell>() == 640);
+    assert!(size_of::<AnswerCell>() == 256);
     assert!(size_of::<KickLine>() == 64);
     assert!(size_of::<SlotCell>() == 64);
     assert!(size_of::<EpollCell>() == 64);

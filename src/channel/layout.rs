@@ -4,7 +4,7 @@ use core::mem::size_of;
 use core::ops::Range;
 
 use super::accept_ring;
-use super::cell::{EpollCell, Header, ObjectCell, ProcCell, SlotCell};
+use super::cell::{AnswerCell, EpollCell, Header, ObjectCell, ProcCell, SlotCell};
 
 /// Sleeping threads of a family that can be woken by name.
 pub const SLOTS: u32 = 256;
@@ -16,9 +16,13 @@ pub const PROCS: u32 = 256;
 pub const OBJECTS_MIN: u32 = 4_096;
 /// See [`OBJECTS_MIN`].
 pub const OBJECTS_MAX: u32 = 1 << 21;
-/// Objects of each half, the first ones, that may have larger rings than the others. Few, because a page of page tables serves no more
-/// than one or two of those rings, in both processes.
-pub const LARGE_OBJECTS: u32 = 64;
+/// Objects of each share of each half, the first ones, that may have larger rings than the others. Few, because a page of page tables
+/// serves no more than one or two of those rings, in both processes.
+pub const LARGE_OBJECTS: u32 = COMMON_OBJECTS + ASKED_OBJECTS;
+/// Those of them, the first ones, that whoever comes has.
+pub const COMMON_OBJECTS: u32 = 64;
+/// The others: for connections whose program has asked for more than a usual ring holds (SO_RCVBUF, SO_SNDBUF).
+pub const ASKED_OBJECTS: u32 = 64;
 /// The unit in which a program maps ring memory.
 pub const PIECE_BYTES: u64 = 64 << 20;
 /// Lcores that serve a family at most.
@@ -100,7 +104,7 @@ impl Layout {
             && (self.large_ring_bytes == 0 || self.large_ring_bytes == ring(self.large_ring_bytes))
     }
 
-    /// Object indices of each half that belong to one lcore; a power of two, 64 at least.
+    /// Object indices of each half that belong to one lcore; a power of two, more than [`LARGE_OBJECTS`].
     #[must_use]
     pub const fn share(&self) -> u32 {
         1 << self.share_bits()
@@ -115,6 +119,40 @@ impl Layout {
     /// The place of `object` in its share.
     const fn place(&self, object: u32) -> u32 {
         object & (self.share() - 1)
+    }
+
+    /// The indices of a share in the order in which they are handed out: those with larger rings for everybody, those for who asks,
+    /// and the usual ones. Where there are no larger rings all of them are usual.
+    #[must_use]
+    pub const fn classes(&self, share: &Range<u32>) -> Classes {
+        if self.large_ring_bytes == 0 {
+            return Classes {
+                common: share.start..share.start,
+                asked: share.start..share.start,
+                usual: share.start..share.end,
+            };
+        }
+        let common = share.start + COMMON_OBJECTS;
+        let asked = share.start + LARGE_OBJECTS;
+        Classes {
+            common: share.start..common,
+            asked: common..asked,
+            usual: asked..share.end,
+        }
+    }
+
+    /// Whether `object` is one of those with larger rings that are kept for who asks.
+    #[must_use]
+    pub const fn is_asked_for(&self, object: u32) -> bool {
+        self.is_large(object) && self.place(object) >= COMMON_OBJECTS
+    }
+
+    /// Whether buffers as the kernel reports them (SO_RCVBUF, SO_SNDBUF: twice what bytes take, 0 = nobody asked) are more than
+    /// usual rings hold, and there are larger ones.
+    #[must_use]
+    pub const fn asks_for_more(&self, receive: u32, send: u32) -> bool {
+        (receive / 2 > self.rx_ring_bytes && self.large_ring_bytes > self.rx_ring_bytes)
+            || (send / 2 > self.tx_ring_bytes && self.large_ring_bytes > self.tx_ring_bytes)
     }
 
     /// The lcore that an object belongs to. Indices of nobody's share say a number that is no lcore.
@@ -256,10 +294,16 @@ impl Layout {
         self.held_at(PROCS)
     }
 
+    /// Offset of the answer cells: one an object, and no memory behind those of whom nobody asks.
+    #[must_use]
+    pub const fn answers_at(&self) -> u64 {
+        page_up(self.objects_at() + self.objects as u64 * size_of::<ObjectCell>() as u64)
+    }
+
     /// Bytes of the tables: everything in control memory before the transmit rings.
     #[must_use]
     pub const fn table_bytes(&self) -> u64 {
-        piece_up(self.objects_at() + self.objects as u64 * size_of::<ObjectCell>() as u64)
+        piece_up(self.answers_at() + self.objects as u64 * size_of::<AnswerCell>() as u64)
     }
 
     /// Offset of an object's transmit ring in control memory.
@@ -295,6 +339,17 @@ impl Layout {
     pub const fn receive_bytes(&self) -> u64 {
         piece_up(self.large_at(0, self.rx_ring_bytes) + self.large_bytes())
     }
+}
+
+/// See [`Layout::classes`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Classes {
+    /// Larger rings, for everybody.
+    pub common: Range<u32>,
+    /// Larger rings, for connections that ask for them.
+    pub asked: Range<u32>,
+    /// Usual rings.
+    pub usual: Range<u32>,
 }
 
 /// A ring size: a power of two from 4 KiB to 64 MiB.
@@ -369,6 +424,35 @@ mod tests {
             }
             assert!(ends.0 <= half && ends.1 <= layout.objects);
         }
+    }
+
+    #[test]
+    fn classes_cover_a_share_and_those_for_who_asks_are_large() {
+        let usual = Layout::for_flows(1, 256 << 10, 128 << 10).with_lcores(LCORES_MAX);
+        let layout = usual.with_large_rings(2 << 20);
+        for share in [layout.program_share(0), layout.host_share(LCORES_MAX - 1)] {
+            let classes = layout.classes(&share);
+            assert_eq!(
+                (classes.common.start, classes.usual.end),
+                (share.start, share.end)
+            );
+            assert_eq!(classes.common.end, classes.asked.start);
+            assert_eq!(classes.asked.end, classes.usual.start);
+            assert!(!classes.usual.is_empty());
+            let asked = |object| layout.is_asked_for(object);
+            assert!(asked(classes.asked.start) && asked(classes.asked.end - 1));
+            assert!(!asked(classes.common.end - 1) && !asked(classes.usual.start));
+            assert!(layout.is_large(classes.common.start) && !layout.is_large(classes.usual.start));
+        }
+        assert!(!layout.asks_for_more(0, 0), "nobody asked");
+        assert!(
+            !layout.asks_for_more(512 << 10, 256 << 10),
+            "usual rings do"
+        );
+        assert!(layout.asks_for_more((512 << 10) + 2, 0) && layout.asks_for_more(0, 512 << 10));
+        assert!(!usual.asks_for_more(u32::MAX, u32::MAX), "there are none");
+        let share = usual.host_share(0);
+        assert_eq!(usual.classes(&share).usual, share);
     }
 
     #[test]

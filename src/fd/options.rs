@@ -74,6 +74,10 @@ pub mod name {
     pub const ZEROCOPY: i32 = 60;
     /// TCP_INQ.
     pub const INQ: i32 = 36;
+    /// TCP_SAVE_SYN.
+    pub const SAVE_SYN: i32 = 27;
+    /// TCP_SAVED_SYN.
+    pub const SAVED_SYN: i32 = 28;
 }
 
 /// A number, or 0 where the twin does not say.
@@ -149,6 +153,9 @@ pub fn read(fd: i32, touched: Touched) -> Options {
     if touched.has(Touched::OTHERS) {
         bit(socket(name::ZEROCOPY), option::ZEROCOPY);
         bit(tcp(name::INQ), option::INQ);
+        let saved = tcp(name::SAVE_SYN);
+        bit(saved, option::SAVE_SYN);
+        bit(saved & 2, option::SAVE_SYN_LINK);
         bit(socket(name::OOBINLINE), option::OOB_INLINE);
         bit(socket(name::TIMESTAMP), option::STAMP);
         bit(socket(name::TIMESTAMPNS), option::STAMP_NANOS);

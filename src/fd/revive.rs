@@ -43,6 +43,11 @@ static LOST: AtomicBool = AtomicBool::new(false);
 /// Number of the dead link + 1 that no listener of this process belongs to.
 static SETTLED: AtomicU32 = AtomicU32::new(0);
 
+/// Another host serves the process: a connect has found it before any wait has looked for it, perhaps.
+pub(super) fn host_changed() {
+    LOST.store(true, Ordering::Relaxed);
+}
+
 /// Brings lost listeners back, when it is time to try. Says whether some are lost still, so that a wait must not be long.
 #[inline]
 pub fn listeners() -> bool {
@@ -172,7 +177,7 @@ fn for_each_lost(mut visit: impl FnMut(i32, Socket)) {
 #[inline]
 #[must_use]
 pub fn is_lost(socket: &Socket) -> bool {
-    !socket.accepted && state::is_lost_listener(socket.link, socket.object)
+    state::is_lost_listener(socket.link, socket.object)
 }
 
 fn bring_one_back(lost: &Socket, link: &'static Link) -> Result<()> {
@@ -253,6 +258,29 @@ mod tests {
         assert_eq!(wait_on(Some(Duration::ZERO), |_| Ok(0)), Ok(0));
     }
     use crate::attach::link::LINKS;
+    use crate::socket::fake::Fake;
+
+    #[test]
+    fn a_listener_is_lost_with_its_host_wherever_it_came_from() {
+        let mut fake = Fake::new();
+        let (listener, stream) = (fake.listener(1), fake.stream(2));
+        let socket = |object, accepted| Socket {
+            link: fake.link,
+            object,
+            merged: false,
+            accepted,
+        };
+        let sockets = [
+            socket(listener, false),
+            // As one that came in a message: its number has no twin of its own.
+            socket(listener, true),
+            socket(stream, true),
+        ];
+        assert_eq!(sockets.each_ref().map(is_lost), [false; 3]);
+        fake.die();
+        fake.link.lose();
+        assert_eq!(sockets.each_ref().map(is_lost), [true, true, false]);
+    }
 
     #[test]
     fn hosts_that_end_at_once_are_not_used_up_in_a_moment() {

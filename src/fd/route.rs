@@ -8,7 +8,7 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use super::registry::{self, Decision, Registration};
 use super::table::{self, Entry, Handle, Record};
 use super::touched::Touched;
-use super::{Socket, epoll, options, own, signals, twin};
+use super::{Socket, epoll, options, own, revive, signals, twin};
 use crate::attach::{self, Link, Standing};
 use crate::channel::cell::option;
 use crate::channel::policy::PolicyPage;
@@ -69,6 +69,9 @@ fn attaching(attach: impl FnOnce() -> Standing) -> Standing {
     let now = attach::link().map(Link::number);
     if now != before {
         epoll::ring_bell();
+        if before.is_some() {
+            revive::host_changed();
+        }
         // As the link's own descriptors, one host later than it died.
         if let Some(old) = now.and_then(|now| now.checked_sub(2)) {
             waiter::forget_link_eventfds(old);

@@ -162,6 +162,7 @@ mod tests {
             (sockopt::IP, name::TTL, 9),
             (sockopt::TCP, name::MAXSEG, 900),
             (sockopt::TCP, name::SYNCNT, 2),
+            (sockopt::TCP, name::SAVE_SYN, 2),
         ];
         let mut touched = Touched::NOTHING;
         for (level, name, value) in number {

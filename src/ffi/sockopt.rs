@@ -20,7 +20,7 @@ pub const FREEBIND: i32 = libc::IP_FREEBIND;
 
 /// Level and number of the options that a connection has from its listener (sk_clone_lock), without those that the channel
 /// keeps.
-pub const HANDED_DOWN: [(i32, i32); 38] = [
+pub const HANDED_DOWN: [(i32, i32); 37] = [
     (SOCKET, libc::SO_DEBUG),
     (SOCKET, libc::SO_DONTROUTE),
     (SOCKET, libc::SO_BROADCAST),
@@ -46,7 +46,6 @@ pub const HANDED_DOWN: [(i32, i32); 38] = [
     (TCP, libc::TCP_CONGESTION),
     (TCP, libc::TCP_THIN_LINEAR_TIMEOUTS),
     (TCP, libc::TCP_NOTSENT_LOWAT),
-    (TCP, libc::TCP_SAVE_SYN),
     (TCP, libc::TCP_FASTOPEN_NO_COOKIE),
     (TCP, TCP_TX_DELAY),
     (IP, libc::IP_RECVOPTS),

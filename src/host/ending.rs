@@ -82,8 +82,11 @@ impl Server {
     }
 
     /// The program is at its end: what it holds ends as after its death. Its other threads still run, and must not see their
-    /// host go: the sockets stay open.
+    /// host go: the sockets stay open. Another program that has joined it keeps what it holds until the host is gone, and then finds
+    /// its listeners as it had them.
     pub(super) fn say_farewell(&mut self) {
+        let me = std::process::id();
+        let (mut own, mut joined) = (Vec::new(), Vec::new());
         for place in self.clients.places() {
             let Some(Client {
                 socket, standing, ..
@@ -93,7 +96,16 @@ impl Server {
             };
             core::mem::forget(socket);
             if let Standing::Attached { owner, cell, pid } = standing {
+                if pid != me {
+                    joined.push(owner);
+                    continue;
+                }
                 self.lcores.say(|| Mail::ProcessGone { owner, cell, pid });
+                own.push(owner);
+            }
+        }
+        for owner in own {
+            if !joined.contains(&owner) {
                 self.lcores.say(|| Mail::Detach { owner });
             }
         }

@@ -206,8 +206,8 @@ mod tests {
         let wanted = config("");
         let shared = share(&wanted, None);
         assert_eq!(shared.flows, 4_096);
-        // 128 of them may have 2 MiB each way.
-        let more = 128 * ((4 << 20) - (512 << 10));
+        // 256 of them may have 2 MiB each way.
+        let more = 256 * ((4 << 20) - (512 << 10));
         assert_eq!(shared.ring_bytes, 4_096 * (512 << 10) + more);
         assert_eq!(share(&wanted, Some(1 << 30)).ring_bytes, 512 << 20);
     }
@@ -217,9 +217,9 @@ mod tests {
         let layout = layout(&config(""));
         assert_eq!(layout.rx_ring_bytes, 256 << 10);
         assert_eq!(layout.objects, 8_192);
-        assert_eq!(layout.rx_bytes(64), 256 << 10);
+        assert_eq!(layout.rx_bytes(128), 256 << 10);
         assert_eq!(
-            (layout.rx_bytes(63), layout.tx_bytes(4_096)),
+            (layout.rx_bytes(127), layout.tx_bytes(4_096)),
             (2 << 20, 2 << 20)
         );
         let inline = super::layout(&config(r#""progress": "inline""#));

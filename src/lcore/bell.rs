@@ -9,7 +9,7 @@ use super::segments::PAGE;
 use crate::channel::cell::{ObjectCell, flag, kind, operation, option, shut};
 use crate::channel::sync::{AtomicU32, Ordering};
 use crate::errno::{Errno, Result};
-use crate::stack::{ConnectRequest, FlowOptions, SEGMENT_MIN};
+use crate::stack::{ConnectRequest, FlowOptions, SEGMENT_MIN, SaveSyn};
 
 impl<'a> Work<'a> {
     /// The doorbell of `object` rang.
@@ -253,6 +253,11 @@ pub(super) fn options_of(cell: &ObjectCell) -> FlowOptions {
         linger2_s: linger2(of(&cell.option.linger2_s)),
         defer_accept_s: word(&cell.option.defer_accept_s),
         receive_errors: bits & option::RECEIVE_ERRORS != 0,
+        save_syn: match (bits & option::SAVE_SYN, bits & option::SAVE_SYN_LINK) {
+            (0, _) => SaveSyn::Nothing,
+            (_, 0) => SaveSyn::Packet,
+            _ => SaveSyn::Frame,
+        },
     }
 }
 

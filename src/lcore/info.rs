@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use super::family::Work;
 use super::object::Role;
-use crate::channel::cell::ObjectCell;
-use crate::channel::sync::Ordering;
+use crate::channel::cell::{AnswerCell, ObjectCell};
+use crate::channel::sync::{AtomicU32, Ordering};
 use crate::id::FlowId;
 
 impl Work<'_> {
@@ -20,41 +20,65 @@ impl Work<'_> {
         }
         record.info = asked;
         let role = record.role;
+        let Some(answer) = self.segments.control.answer(object) else {
+            return;
+        };
+        let generation = cell.host.generation.load(Ordering::Relaxed);
+        let (of, _) = AnswerCell::told_of(answer.told.load(Ordering::Relaxed));
         if let Role::Flow(flow) = role {
-            self.describe(flow, cell);
+            self.describe(flow, cell, answer);
+        } else if of != generation {
+            // They tell of who had the index before.
+            for word in answer.numbers() {
+                word.store(0, Ordering::Relaxed);
+            }
         }
         // Release: the numbers are there before the answer.
-        cell.info.told.store(asked, Ordering::Release);
+        answer
+            .told
+            .store(AnswerCell::told_word(generation, asked), Ordering::Release);
     }
 
     #[cold]
-    fn describe(&self, flow: FlowId, cell: &ObjectCell) {
+    fn describe(&self, flow: FlowId, cell: &ObjectCell, answer: &AnswerCell) {
         let Some(view) = self.shared.stack.view_of(self.now, flow) else {
             return;
         };
         let size = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
         let (window, shift) = view.window;
+        let (peer_window, peer_shift) = view.peer_window;
         let silent = u32::try_from(view.silent.as_millis()).unwrap_or(u32::MAX);
         let micros = |span: Duration| u32::try_from(span.as_micros()).unwrap_or(u32::MAX);
-        let (facts, info) = (&view.facts, &cell.info);
-        for (word, value) in [
-            (&info.in_flight, view.in_flight),
-            (&info.unsent, facts.unsent),
-            (&info.segments, view.segments),
-            (&info.silent_ms, silent),
-            (&info.mtu, size(view.mtu)),
-            (&info.window, u32::from(window) << shift),
-            (&info.window_shift, u32::from(shift)),
-            (&info.ring, size(view.ring.0)),
-            (&info.backed, size(view.ring.1)),
-            (&info.congestion_window, view.congestion_window.unwrap_or(0)),
-            (&info.rttvar_us, view.rttvar_us),
-            (&info.rto_us, micros(view.rto)),
+        let facts = &view.facts;
+        let threshold = view.slow_start_threshold.unwrap_or(0);
+        let numbers: [(&AtomicU32, u32); AnswerCell::NUMBERS] = [
+            (&answer.in_flight, view.in_flight),
+            (&answer.unsent, facts.unsent),
+            (&answer.segments, view.segments),
+            (&answer.silent_ms, silent),
+            (&answer.mtu, size(view.mtu)),
+            (&answer.window, u32::from(window) << shift),
+            (&answer.window_shift, u32::from(shift)),
+            (&answer.ring, size(view.ring.0)),
+            (&answer.backed, size(view.ring.1)),
             (
-                &info.slow_start_threshold,
-                view.slow_start_threshold.unwrap_or(0),
+                &answer.congestion_window,
+                view.congestion_window.unwrap_or(0),
             ),
-        ] {
+            (&answer.rttvar_us, view.rttvar_us),
+            (&answer.rto_us, micros(view.rto)),
+            (&answer.slow_start_threshold, threshold),
+            (&answer.data_segments, view.data_segments),
+            (&answer.came, view.came),
+            (&answer.data_came, view.data_came),
+            (&answer.again_bytes, view.again_bytes),
+            (&answer.quiet_ms, view.quiet_ms),
+            (&answer.min_rtt_us, view.min_rtt_us),
+            (&answer.backoff, view.backoff.into()),
+            (&answer.peer_window, peer_window),
+            (&answer.peer_shift, peer_shift.into()),
+        ];
+        for (word, value) in numbers {
             word.store(value, Ordering::Relaxed);
         }
         let fact = &cell.fact;

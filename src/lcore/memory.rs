@@ -262,7 +262,7 @@ impl Memory {
 }
 
 impl FlowMemory for Memory {
-    fn take(&mut self, owner: Owner, _capacity: usize) -> Option<RxRing> {
+    fn take(&mut self, owner: Owner, capacity: usize) -> Option<RxRing> {
         if !self.may_have_flow(owner) {
             self.counters.flows_refused_quota.raise();
             self.want(owner, None);
@@ -270,7 +270,9 @@ impl FlowMemory for Memory {
         }
         let pool = self.pool(owner)?;
         let wanted = pool.is_wanted();
-        let object = pool.index()?;
+        // Asked for are bytes as the kernel reports them, twice those that take place.
+        let asks = pool.is_more(capacity);
+        let object = pool.index(asks)?;
         let ring = self.pressed(owner, |pool| pool.lend(object)).ok();
         let now = self.now;
         let pool = self.pool(owner)?;
@@ -320,6 +322,12 @@ impl FlowMemory for Memory {
         }
         self.pressed(owner, |pool| pool.back_part(id, from, bytes))
             .is_ok()
+    }
+
+    fn keep_syn(&mut self, owner: Owner, id: u32, link: &[u8], packet: &[u8]) {
+        if let Some(answer) = self.pool(owner).and_then(|pool| pool.answer(id)) {
+            answer.keep_syn(link, packet);
+        }
     }
 
     fn take_send(&mut self, _owner: Owner, bytes: usize) -> Option<SendBuffer> {

@@ -8,7 +8,6 @@
 
 #![allow(unsafe_code)]
 
-use core::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -17,6 +16,8 @@ use super::kept::Kept;
 use super::segments::{PAGE, Segments};
 use super::table::Table;
 use crate::channel::byte_ring::{Span, begin_leaving, finish_leaving};
+use crate::channel::cell::AnswerCell;
+use crate::channel::layout::Classes;
 use crate::channel::map::Staging;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
@@ -76,8 +77,10 @@ pub(super) struct Pool {
     free: Vec<u32>,
     /// As `free`, those with larger rings: they are used before others.
     free_large: Vec<u32>,
+    /// As `free_large`, those for connections that ask for more than usual rings hold.
+    free_asked: Vec<u32>,
     /// The indices of our share of the upper half that were never used.
-    fresh: Range<u32>,
+    fresh: Classes,
     /// The index that the next ring must have: a connect is being carried out.
     wanted: Option<u32>,
     lent: u32,
@@ -98,7 +101,8 @@ impl Pool {
             places: Table::new(layout, lcore),
             free: Vec::new(),
             free_large: Vec::new(),
-            fresh: layout.host_share(lcore),
+            free_asked: Vec::new(),
+            fresh: layout.classes(&layout.host_share(lcore)),
             wanted: None,
             lent: 0,
             staging: None,
@@ -134,20 +138,44 @@ impl Pool {
         self.places.at_mut(object)
     }
 
-    /// The index for a ring: the wanted one, else a free one of the upper half.
-    pub(super) fn index(&mut self) -> Option<u32> {
+    /// Where what is seldom asked for of `object` lies.
+    pub(super) fn answer(&self, object: u32) -> Option<&AnswerCell> {
+        self.segments.control.answer(object)
+    }
+
+    /// The index for a ring: the wanted one, else a free one of the upper half; `asks`: more is wanted than usual rings hold.
+    pub(super) fn index(&mut self, asks: bool) -> Option<u32> {
         if let Some(object) = self.wanted.take() {
+            return Some(object);
+        }
+        if asks && let Some(object) = self.asked() {
             return Some(object);
         }
         self.free_large
             .pop()
             .or_else(|| self.free.pop())
-            .or_else(|| self.fresh.next())
+            .or_else(|| self.fresh.common.next())
+            .or_else(|| self.fresh.usual.next())
+            .or_else(|| self.asked())
+    }
+
+    /// One of those that are kept for who asks.
+    fn asked(&mut self) -> Option<u32> {
+        self.free_asked.pop().or_else(|| self.fresh.asked.next())
+    }
+
+    /// Whether a ring of `bytes` is more than usual ones have.
+    pub(super) fn is_more(&self, bytes: usize) -> bool {
+        let reported = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.segments.layout().asks_for_more(reported, 0)
     }
 
     /// Nobody uses an index of the upper half any more.
     fn put(&mut self, object: u32) {
-        if self.segments.layout().is_large(object) {
+        let layout = self.segments.layout();
+        if layout.is_asked_for(object) {
+            self.free_asked.push(object);
+        } else if layout.is_large(object) {
             self.free_large.push(object);
         } else {
             self.free.push(object);

@@ -18,7 +18,8 @@ impl Work<'_> {
     pub(super) fn accepted(&mut self, listener_object: u32, listener: ListenerId, flow: FlowId) {
         // What the program has taken makes room in the queue.
         self.pops(listener_object);
-        let Some(facts) = self.shared.stack.facts(flow) else {
+        let stack = &self.shared.stack;
+        let (Some(facts), Some(opening)) = (stack.facts(flow), stack.opening(flow)) else {
             return;
         };
         let is_listening = self
@@ -38,6 +39,9 @@ impl Work<'_> {
         };
         inherit(from, cell);
         cell.fact.listener.store(listener_object, Ordering::Relaxed);
+        cell.fact
+            .peer_ttl
+            .store(opening.ttl.into(), Ordering::Relaxed);
         store_endpoint(facts.local, &cell.fact.local_address, &cell.fact.local_port);
         store_endpoint(
             facts.remote,
@@ -62,6 +66,9 @@ impl Work<'_> {
             ..Record::default()
         };
         record.note_options(cell, tx_bytes);
+        if opening.syn_saved {
+            record.flags |= flag::SYN_SAVED;
+        }
         cell.host.flags.store(record.flags, Ordering::Release);
         *self.busy += 1;
         self.shared.memory.make_known(self.owner, object);

@@ -23,7 +23,7 @@ use crate::fd::touched::Touched;
 use crate::fd::{self, Socket, Target, own, twin};
 use crate::ffi::{real, sockopt};
 use crate::readiness;
-use crate::socket::{listener, state};
+use crate::socket::{info, listener, state};
 
 /// Options that the channel keeps as they are given; a kernel socket only says whether the value is valid.
 const fn kept_as_given(level: c_int, name: c_int) -> bool {
@@ -48,6 +48,7 @@ const fn kept_as_given(level: c_int, name: c_int) -> bool {
                 | name::USER_TIMEOUT
                 | name::MAXSEG
                 | name::INQ
+                | name::SAVE_SYN
         ),
         sockopt::IP => matches!(name, name::TOS | name::TTL),
         _ => false,
@@ -142,6 +143,10 @@ pub unsafe fn getsockopt(
         // SAFETY: as the caller promises.
         return cvt::done(unsafe { peer_name(socket, value, len) });
     }
+    if level == sockopt::TCP && name == name::SAVED_SYN {
+        // SAFETY: as the caller promises.
+        return cvt::done(unsafe { saved_syn(socket, value, len) });
+    }
     if level == sockopt::SOCKET && name == libc::SO_COOKIE && !cvt::is_nowhere(len) {
         // SAFETY: somewhere; as the caller promises.
         if (unsafe { len.read_unaligned() } as usize) < size_of::<u64>() {
@@ -184,6 +189,39 @@ fn as_byte(number: &[u8]) -> &[u8] {
         Ok(0..=255) => number.get(place..=place).unwrap_or(number),
         _ => number,
     }
+}
+
+/// TCP_SAVED_SYN: once, into room for all of it (do_tcp_getsockopt).
+///
+/// # Safety
+/// As getsockopt(2).
+unsafe fn saved_syn(socket: Socket, value: *mut c_void, len: *mut socklen_t) -> Result<()> {
+    if cvt::is_nowhere(len) {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: somewhere.
+    let room = unsafe { len.read_unaligned() };
+    if room.cast_signed() < 0 {
+        return Err(Errno::INVAL);
+    }
+    let kept = info::saved_syn(socket.link, socket.object)?;
+    let count = kept.as_ref().map_or(0, |kept| kept.bytes().len());
+    // At most what the cell holds.
+    let told = socklen_t::try_from(count).unwrap_or(socklen_t::MAX);
+    if room < told {
+        // SAFETY: not null.
+        unsafe { len.write_unaligned(told) };
+        return Err(Errno::INVAL);
+    }
+    let Some(kept) = kept else {
+        // SAFETY: not null.
+        unsafe { len.write_unaligned(0) };
+        return Ok(());
+    };
+    // SAFETY: as the caller promises.
+    unsafe { cvt::put_option(kept.bytes(), value, len) }?;
+    kept.take();
+    Ok(())
 }
 
 /// SO_PEERNAME: unlike getpeername, more than there is is EINVAL (sk_getsockopt).

@@ -25,6 +25,16 @@ use crate::socket::stream::{self, RecvFlags};
 
 /// Receives into `parts`.
 pub(super) fn receive(socket: Socket, parts: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
+    receive_until(socket, parts, flags, false)
+}
+
+/// Receives into `parts`, behind which with `cut` lies one that nothing can be put into.
+fn receive_until(
+    socket: Socket,
+    parts: &mut [IoSliceMut<'_>],
+    flags: c_int,
+    cut: bool,
+) -> Result<usize> {
     if flags & libc::MSG_ERRQUEUE != 0 {
         let cell = state::cell(socket.link, socket.object)?;
         return control::take_zerocopy(cell).map(|_| 0).ok_or(Errno::AGAIN);
@@ -39,6 +49,7 @@ pub(super) fn receive(socket: Socket, parts: &mut [IoSliceMut<'_>], flags: c_int
         waitall: flags & libc::MSG_WAITALL != 0,
         dontwait: flags & libc::MSG_DONTWAIT != 0,
         trunc: flags & libc::MSG_TRUNC != 0,
+        cut,
     };
     let nonblocking = is_nonblocking(socket)?;
     let _held = InFlight::when_waiting(&socket, nonblocking || flags.dontwait);
@@ -87,7 +98,7 @@ pub(super) fn receive_parts(
     }
     let there = usize::try_from(readable_bytes(cell)).unwrap_or(usize::MAX);
     if there <= reach.bytes {
-        return receive(socket, rooms, flags);
+        return receive_until(socket, rooms, flags, true);
     }
     match cvt::whole_copies(reach.bytes) {
         0 => receive_nowhere(socket, 1, flags),

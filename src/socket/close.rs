@@ -43,6 +43,7 @@ pub fn shutdown(link: &Link, object: Object, how: How) -> Result<()> {
         if bits & shut::READ != 0 {
             cell.write.shut.fetch_or(shut::ENDED, Ordering::SeqCst);
         }
+        state::announce(link, object);
         return Err(Errno::NOTCONN);
     }
     match what {

@@ -45,7 +45,11 @@ impl Fake {
 
     /// A host with so many lcores.
     pub(crate) fn of_lcores(lcores: u32) -> Self {
-        let layout = Layout::for_flows(1, RING, RING).with_lcores(lcores);
+        Self::of(Layout::for_flows(1, RING, RING).with_lcores(lcores))
+    }
+
+    /// A host with such memory.
+    pub(crate) fn of(layout: Layout) -> Self {
         let (control, _) = Control::create(layout).unwrap();
         let (receive, receive_fd) = Receive::create(layout).unwrap();
         control.note_process(0);

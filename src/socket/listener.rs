@@ -183,22 +183,10 @@ fn pop_alone(
         let Some(stream_cell) = stream.cell(link) else {
             return Err(Errno::BADF);
         };
-        inherit(link, cell, stream, stream_cell);
+        // Its options are those that the listener had at the end of the handshake (sk_clone_lock); the lcore has given it them.
         return Ok(Some((stream, remote(&stream_cell.fact))));
     }
     Ok(None)
-}
-
-/// An accepted socket has the options of its listener, but not its status flags (socket(7), accept(2)).
-fn inherit(link: &Link, listener: &ObjectCell, stream: Object, cell: &ObjectCell) {
-    let options = Options {
-        status_flags: 0,
-        ..Options::of(listener)
-    };
-    if options != Options::default() {
-        options.apply(cell);
-        link.ring(stream.index);
-    }
 }
 
 fn remote(fact: &FactLine) -> SocketAddrV4 {

@@ -31,6 +31,9 @@ pub struct RecvFlags {
     pub dontwait: bool,
     /// MSG_TRUNC: the bytes are thrown away instead of copied (tcp(7)).
     pub trunc: bool,
+    /// Behind the parts lies one that nothing can be put into: a call that waits for all goes on until a byte is there for it, and
+    /// takes nothing of what came with that byte (skb_copy_datagram_iter).
+    pub cut: bool,
 }
 
 /// What a send asks for.
@@ -138,6 +141,11 @@ fn receive(
     let mut done = 0;
     loop {
         let end = End::of(cell);
+        let left = total - if flags.peek { 0 } else { done };
+        let room = u64::try_from(left.saturating_add(offset)).unwrap_or(u64::MAX);
+        if flags.cut && done > 0 && given_bytes(cell) > room {
+            return Ok(done);
+        }
         let copied = copy(link, object, cell, parts, done, flags)?;
         if flags.peek {
             done = copied;
@@ -173,16 +181,17 @@ fn receive(
                 return Err(Errno::AGAIN);
             }
         }
-        // Bytes that are taken leave the ring, so the next one is news; peeked ones stay in it.
+        // A sleeper is woken when as many bytes as the mark are there, whatever it asked for (tcp_data_ready). Bytes that are taken
+        // leave the ring, so the next one is news; peeked ones stay in it.
+        let mark = readiness::low_water(cell);
         let need = if flags.peek {
             u64::try_from(low)
                 .unwrap_or(u64::MAX)
                 .saturating_add(peek::offset(cell, flags))
+                .max(mark)
                 .min(u64::from(capacity))
         } else {
-            u64::try_from(low - done)
-                .unwrap_or(u64::MAX)
-                .min(readiness::low_water(cell))
+            mark
         };
         let until = match deadline {
             Some(until) => until,
@@ -215,7 +224,7 @@ fn receive(
 /// Bytes that a blocking call waits for (sock_rcvlowat).
 fn low_water(cell: &ObjectCell, flags: RecvFlags, total: usize) -> usize {
     if flags.waitall {
-        return total;
+        return total.saturating_add(usize::from(flags.cut));
     }
     usize::try_from(readiness::low_water(cell)).map_or(total, |low| low.min(total))
 }

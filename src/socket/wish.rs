@@ -5,7 +5,6 @@ use core::net::SocketAddrV4;
 use super::{close, hold, options, state};
 use crate::attach::{Link, Object};
 use crate::channel::cell::{ObjectCell, operation};
-use crate::channel::layout::LARGE_OBJECTS;
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
 use crate::thread;
@@ -46,9 +45,14 @@ pub(super) fn claim(
     let share = layout.program_share(lcore);
     // Threads begin at different words, so that they seldom meet.
     let hint = thread::id().wrapping_mul(64);
-    let index = (for_bytes && layout.large_ring_bytes != 0)
-        .then(|| taken.claim(0, share.start..share.start + LARGE_OBJECTS))
+    let classes = layout.classes(&share);
+    let asks = for_bytes && layout.asks_for_more(options.rcvbuf, options.sndbuf);
+    let large = for_bytes && layout.large_ring_bytes != 0;
+    let index = asks
+        .then(|| taken.claim(0, classes.asked))
         .flatten()
+        .or_else(|| large.then(|| taken.claim(0, classes.common)).flatten())
+        .or_else(|| taken.claim(hint, classes.usual))
         .or_else(|| taken.claim(hint, share))
         .ok_or(Errno::NFILE)?;
     let object = Object::at(link, index).ok_or(Errno::NFILE)?;
@@ -148,5 +152,39 @@ pub(super) fn ask_first(link: &Link, object: Object, wish: Wish) -> Result<Objec
             close::release(link, object);
             Err(error)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::layout::Layout;
+    use crate::socket::fake::Fake;
+    use crate::socket::options::Options;
+
+    #[test]
+    fn who_asks_for_more_than_a_usual_ring_has_a_larger_one() {
+        let layout = Layout::for_flows(1, 64 << 10, 64 << 10).with_large_rings(256 << 10);
+        let fake = Fake::of(layout);
+        let claimed = |options: &Options, for_bytes| {
+            let object = claim(fake.link, 0, options, for_bytes).unwrap();
+            layout.rx_bytes(object.index)
+        };
+        let (usual, asks) = (
+            Options::default(),
+            Options {
+                rcvbuf: 400 << 10,
+                ..Options::default()
+            },
+        );
+        let count = |options: &Options, rings: usize| {
+            (0..rings)
+                .filter(|_| claimed(options, true) == 256 << 10)
+                .count()
+        };
+        assert_eq!(claimed(&usual, false), 64 << 10, "a listener");
+        assert_eq!(count(&usual, 100), 64);
+        assert_eq!(count(&asks, 100), 64);
+        assert_eq!(claimed(&usual, true), 64 << 10);
     }
 }

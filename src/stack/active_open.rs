@@ -136,8 +136,8 @@ impl Stack {
             cold.mark = ChangeMark::KNOWN;
             cold.watchdog = Watchdog::new(now);
             cold.places = places;
-            cold.meter.reset(backed, capacity);
-            cold.mtu_class = port_class;
+            cold.meter.reset(backed, capacity, io.now);
+            cold.meter.mtu_class = port_class;
             cold.meter.mss = mss;
             cold.meter.tos = request.options.tos;
             cold.meter.max_segment = request.options.max_segment;
@@ -227,7 +227,7 @@ impl Stack {
         let Some((hot, cold)) = self.table.parts(index) else {
             return Ok(());
         };
-        let Some(interface) = self.interfaces.of(cold.mtu_class) else {
+        let Some(interface) = self.interfaces.of(cold.meter.mtu_class) else {
             return Ok(());
         };
         if cold.meter.syns != 1 {

@@ -138,6 +138,11 @@ pub trait FlowMemory {
     /// smoltcp's socket and died with it: `ring.id` says which memory is free again.
     fn give_back(&mut self, owner: Owner, ring: RxRing);
 
+    /// Keeps the headers of the SYN that began the flow whose ring is `id`: of Ethernet (or nothing), and of IP and TCP.
+    fn keep_syn(&mut self, owner: Owner, id: u32, link: &[u8], packet: &[u8]) {
+        let _ = (owner, id, link, packet);
+    }
+
     /// Lends memory for smoltcp's send buffer of a flow, or None: the stack then takes it from the heap. Only the
     /// provider can use such memory again, because smoltcp does not hand a buffer back.
     fn take_send(&mut self, owner: Owner, bytes: usize) -> Option<SendBuffer> {
@@ -220,6 +225,20 @@ pub struct FlowOptions {
     pub defer_accept_s: u16,
     /// IP_RECVERR: what ICMP says is told at once.
     pub receive_errors: bool,
+    /// TCP_SAVE_SYN of a listener: what is kept of a SYN.
+    pub save_syn: SaveSyn,
+}
+
+/// What is kept of the SYN of a new connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SaveSyn {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// The headers of IP and TCP.
+    Packet,
+    /// With that of Ethernet before them.
+    Frame,
 }
 
 /// RFC 9293 states as the program side may learn them.
@@ -285,6 +304,15 @@ pub struct Facts {
     pub soft_error: Option<Errno>,
     /// Bytes taken by `send` that have not left yet.
     pub unsent: u32,
+}
+
+/// What is known of the SYN of a passive flow, as long as nobody has set its options.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opening {
+    /// Its time to live.
+    pub ttl: u8,
+    /// Its headers were kept.
+    pub syn_saved: bool,
 }
 
 /// What became different, in order. A flow stands at most once between two drains.

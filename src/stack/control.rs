@@ -214,8 +214,8 @@ impl Stack {
         }
         if let IcmpErrorKind::FragmentationNeeded(mtu) = error.kind {
             let class = self.interfaces.class_for(usize::from(mtu));
-            if self.interfaces.mtu(class) < self.interfaces.mtu(cold.mtu_class) {
-                cold.mtu_class = class;
+            if self.interfaces.mtu(class) < self.interfaces.mtu(cold.meter.mtu_class) {
+                cold.meter.mtu_class = class;
                 let mss = self.interfaces.mtu(class).saturating_sub(40);
                 cold.meter.mss = cold.meter.mss.min(u16::try_from(mss).unwrap_or(u16::MAX));
                 self.counters.flows_mtu_lowered.raise();

@@ -126,6 +126,8 @@ pub struct TcpFrame {
     pub tos: u8,
     /// Its time to live.
     pub ttl: u8,
+    /// Segments that it was before they were joined.
+    pub segments: u16,
 }
 
 impl TcpFrame {
@@ -463,6 +465,7 @@ fn tcp(segment: &[u8], ip: Place, origin: Origin) -> Result<Class, DropReason> {
         sack_permitted: options.sack_permitted,
         tos: ip.header.tos,
         ttl: ip.header.ttl,
+        segments: 1,
     }))
 }
 

@@ -178,16 +178,10 @@ pub(crate) struct Cold {
     pub(crate) state: FlowState,
     /// The peer's FIN came.
     pub(crate) rx_finished: bool,
-    /// Our FIN was acknowledged.
-    pub(crate) tx_finished: bool,
     /// Why it ended.
     pub(crate) error: Option<Errno>,
     /// The last ICMP error that did not end it (RFC 1122 4.2.3.9).
     pub(crate) soft_error: Option<Errno>,
-    /// Class of the path's MTU.
-    pub(crate) mtu_class: u8,
-    /// The peer advertised a closed window last.
-    pub(crate) window_closed: bool,
     /// The congestion window in bytes when it was in the way last; 0 = it never was.
     pub(crate) congestion_window: u32,
     /// Next hop.
@@ -238,11 +232,8 @@ impl Cold {
             gap_end: 0,
             state: FlowState::Closed,
             rx_finished: false,
-            tx_finished: false,
             error: None,
             soft_error: None,
-            mtu_class: 0,
-            window_closed: false,
             congestion_window: 0,
             next_hop: Ipv4Addr::UNSPECIFIED,
             mark: ChangeMark::default(),

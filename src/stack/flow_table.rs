@@ -148,11 +148,7 @@ impl FlowTable {
         hot.track = Track::default();
         hot.phase = phase;
         hot.flags = FlagWord::default();
-        let meter = core::mem::take(&mut cold.meter);
-        *cold = Cold {
-            meter,
-            ..Cold::vacant()
-        };
+        *cold = Cold::vacant();
         self.live += 1;
         self.link(index, key);
         Some(index)

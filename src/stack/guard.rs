@@ -257,6 +257,7 @@ mod tests {
             sack_permitted: false,
             tos: 0,
             ttl: 64,
+            segments: 1,
         }
     }
 

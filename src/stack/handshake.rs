@@ -32,7 +32,7 @@ impl Stack {
             0
         };
         let limit = segment_limit(
-            self.interfaces.mtu(cold.mtu_class),
+            self.interfaces.mtu(cold.meter.mtu_class),
             cold.options.max_segment,
         );
         cold.meter.mss = clamp_peer_mss(bytes, frame, limit);
@@ -44,11 +44,10 @@ impl Stack {
         let Some((hot, cold)) = self.table.parts(index) else {
             return;
         };
-        let packet = &cold.meter.syn_ack;
-        if packet.is_empty() {
+        let Some(packet) = cold.meter.syn_ack.as_deref() else {
             // The first one has not left yet.
             return;
-        }
+        };
         self.counters.syn_acks_sent_again.raise();
         cold.meter.retransmits = cold.meter.retransmits.saturating_add(1);
         let looped = hot.flags.has(Flags::LOOPED);
@@ -81,7 +80,9 @@ impl Stack {
             return;
         }
         hot.phase = Phase::Queued;
-        cold.meter.syn_ack = Vec::new();
+        cold.meter.syn_ack = None;
+        // What the request sent is not the connection's (tcp_create_openreq_child).
+        cold.meter.segments = 0;
         self.counters.flows_accepted.raise();
         let Some(id) = cold.listener else {
             return;

@@ -265,6 +265,7 @@ impl Stack {
             }
         }
         if let Some((hot, cold)) = self.table.parts(index) {
+            cold.meter.note_arrival(frame);
             if owes_ack {
                 hot.flags.set(Flags::ACK_OWED);
             }
@@ -276,7 +277,6 @@ impl Stack {
             if plausible {
                 cold.mac = frame.source_mac;
                 cold.watchdog.heard(io.now);
-                cold.window_closed = frame.window == 0;
                 cold.meter.note_window(frame);
                 if frame.flags.contains(TcpFlags::ACK)
                     && distance(frame.ack, hot.track.snd_nxt) >= 0
@@ -386,9 +386,9 @@ impl Stack {
             && wants_to_cut(hot, cold)
             && outlet.has_super_room();
         let own = if cuts {
-            self.interfaces.cutting(cold.mtu_class)
+            self.interfaces.cutting(cold.meter.mtu_class)
         } else {
-            self.interfaces.of(cold.mtu_class)
+            self.interfaces.of(cold.meter.mtu_class)
         };
         let Some(interface) = once.or(own) else {
             return Ok(0);

@@ -95,6 +95,7 @@ pub(super) fn join(
             Some(joined) => {
                 into.extend_from_slice(frame.bytes.get(payload)?);
                 joined.payload_len += segment.payload_len;
+                joined.segments = joined.segments.saturating_add(1);
                 joined.flags = TcpFlags(joined.flags.0 | segment.flags.0);
             }
         }

@@ -234,7 +234,7 @@ impl Stack {
                 self.arm(io.now, index, Due::Ingress);
                 return (sent, Progress::Idle);
             }
-            let class = cold.mtu_class;
+            let class = cold.meter.mtu_class;
             let before = hot.track.snd_nxt;
             let resent = (cold.meter.retransmits, cold.meter.behind);
             let Some(interface) = self.interfaces.of(class) else {
@@ -449,7 +449,7 @@ impl Stack {
         let Some((hot, cold)) = self.table.parts(index) else {
             return false;
         };
-        let Some(interface) = self.interfaces.of(cold.mtu_class) else {
+        let Some(interface) = self.interfaces.of(cold.meter.mtu_class) else {
             return false;
         };
         if hot.engine.poll_at(interface, io.now) != Due::Now {

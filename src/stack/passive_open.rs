@@ -1,10 +1,11 @@
 //! Flows that a peer begins (RFC 9293's passive open), and segments that belong to no flow.
 
-use super::api::FlowState;
-use super::buffers::Buffers;
+use super::api::{FlowOptions, FlowState, SaveSyn};
+use super::buffers::{Buffers, Held};
 use super::demux::{TcpFlags, TcpFrame};
 use super::flow::Engine;
 use super::flow_parts::{Flags, Phase};
+use super::frame::ETHERTYPE_IPV4;
 use super::handshake::{clamp_peer_mss, segment_limit, shift_of};
 use super::interface::interface;
 use super::isn::{isn, seed_for};
@@ -128,6 +129,7 @@ impl Stack {
             // Somebody here connects with the same ends this very moment.
             return self.counters.rx_segments_ignored.raise();
         }
+        keep_syn(io, held, &options, bytes, frame);
         let peer = *frame.key.remote.ip();
         let next_hop = self
             .routes
@@ -152,14 +154,16 @@ impl Stack {
             cold.next_hop = next_hop;
             cold.watchdog = Watchdog::new(io.now);
             cold.places = places;
-            cold.meter.reset(backed, capacity);
-            cold.mtu_class = port_class;
+            cold.meter.reset(backed, capacity, io.now);
+            cold.meter.mtu_class = port_class;
             cold.meter.shift = if frame.window_scale.is_some() {
                 shift_of(capacity)
             } else {
                 0
             };
             cold.meter.note_window(frame);
+            cold.meter.note_arrival(frame);
+            cold.meter.peer_ttl = frame.ttl;
             cold.meter.mss = mss;
             cold.meter.tos = options.tos;
             cold.meter.max_segment = options.max_segment;
@@ -193,6 +197,33 @@ impl Stack {
         }
     }
 }
+
+/// Keeps what the listener wants of a SYN, as it came.
+fn keep_syn(io: &mut Io<'_>, held: Held, options: &FlowOptions, bytes: &[u8], frame: &TcpFrame) {
+    let Some(packet) = bytes.get(frame.ip.start..frame.payload) else {
+        return;
+    };
+    let stations = bytes.get(..frame.ip.start.min(ETHERNET_STATIONS));
+    let mut link = [0; ETHERNET_STATIONS + 2];
+    let link = match (options.save_syn, stations) {
+        (SaveSyn::Nothing, _) => return,
+        (SaveSyn::Frame, Some(stations)) => {
+            // Without a tag, as Linux has taken it off by then.
+            for (place, byte) in link.iter_mut().zip(stations) {
+                *place = *byte;
+            }
+            if let Some(place) = link.get_mut(ETHERNET_STATIONS..) {
+                place.copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
+            }
+            link.as_slice()
+        }
+        (SaveSyn::Packet | SaveSyn::Frame, _) => &[],
+    };
+    io.memory.keep_syn(held.owner, held.ring, link, packet);
+}
+
+/// Both addresses of an Ethernet header.
+const ETHERNET_STATIONS: usize = 12;
 
 /// How far a new connection begins beyond an old one in TIME-WAIT: more than any window without scaling (RFC 6191
 /// section 2 only asks for beyond; Linux takes the same distance).

@@ -19,7 +19,7 @@ pub(crate) fn snd_una(cold: &Cold) -> u32 {
         .iss
         .wrapping_add(1)
         .wrapping_add(low(cold.tx_acked))
-        .wrapping_add(u32::from(cold.tx_finished))
+        .wrapping_add(u32::from(cold.meter.tx_finished))
 }
 
 /// Bytes that the engine has and that have never left.

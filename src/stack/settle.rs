@@ -32,7 +32,7 @@ impl Stack {
                 self.urgent.settle(hot, cold, index);
             }
         }
-        if cold.window_closed && cold.options.user_timeout_ms == 0 {
+        if cold.meter.peer_window == 0 && cold.meter.came > 0 && cold.options.user_timeout_ms == 0 {
             // The peer is alive and lets us wait.
             cold.watchdog.progressed();
         }
@@ -48,8 +48,8 @@ impl Stack {
             FlowState::CloseWait | FlowState::Closing | FlowState::LastAck => {
                 cold.rx_finished = true
             }
-            FlowState::FinWait2 => cold.tx_finished = true,
-            FlowState::TimeWait => (cold.rx_finished, cold.tx_finished) = (true, true),
+            FlowState::FinWait2 => cold.meter.tx_finished = true,
+            FlowState::TimeWait => (cold.rx_finished, cold.meter.tx_finished) = (true, true),
             _ => {}
         }
         if facts.state != was {
@@ -100,7 +100,7 @@ impl Stack {
             self.counters.flows_refused.raise();
             cold.error.get_or_insert(Errno::CONNREFUSED);
         } else {
-            cold.tx_finished = true;
+            cold.meter.tx_finished = true;
         }
         self.end(io, index);
     }

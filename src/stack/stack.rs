@@ -7,7 +7,9 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::api::{Change, Facts, FlowMemory, FlowOptions, ListenRequest, StackConfig};
+use super::api::{
+    Change, Facts, FlowMemory, FlowOptions, ListenRequest, Opening, SaveSyn, StackConfig,
+};
 use super::changes::{Changes, forget};
 use super::counters::StackCounters;
 use super::demux::{Class, FlowKey, Rules};
@@ -258,8 +260,8 @@ impl Stack {
             let Some((_, cold)) = self.table.parts(index) else {
                 continue;
             };
-            if lower < self.interfaces.mtu(cold.mtu_class) {
-                cold.mtu_class = self.port_class;
+            if lower < self.interfaces.mtu(cold.meter.mtu_class) {
+                cold.meter.mtu_class = self.port_class;
                 let mss = u16::try_from(lower.saturating_sub(40)).unwrap_or(u16::MAX);
                 cold.meter.mss = cold.meter.mss.min(mss);
                 self.counters.flows_mtu_lowered.raise();
@@ -336,6 +338,16 @@ impl Stack {
         self.facts_of(self.table.resolve(flow)?)
     }
 
+    /// What the SYN of a passive flow was.
+    #[must_use]
+    pub fn opening(&self, flow: FlowId) -> Option<Opening> {
+        let (_, cold) = self.table.look(self.table.resolve(flow)?)?;
+        Some(Opening {
+            ttl: cold.meter.peer_ttl,
+            syn_saved: cold.options.save_syn != SaveSyn::Nothing,
+        })
+    }
+
     /// The flow between two ends, with its token.
     #[must_use]
     pub fn find(&self, key: FlowKey) -> Option<(FlowId, u32)> {
@@ -355,7 +367,7 @@ impl Stack {
             tx_room: if open { hot.engine.facts().tx_room } else { 0 },
             tx_acked: cold.tx_acked,
             tx_total: cold.tx_total,
-            tx_finished: cold.tx_finished,
+            tx_finished: cold.meter.tx_finished,
             error: cold.error,
             local: hot.key.local,
             remote: hot.key.remote,

@@ -48,6 +48,24 @@ pub(crate) struct Meter {
     pub(crate) syns: u8,
     /// Segments sent.
     pub(crate) segments: u32,
+    /// Of those, with bytes.
+    pub(crate) data_segments: u32,
+    /// Segments received.
+    pub(crate) came: u32,
+    /// Of those, with bytes.
+    pub(crate) data_came: u32,
+    /// Bytes sent again.
+    pub(crate) again_bytes: u32,
+    /// When bytes left last, in milliseconds of the stack's clock.
+    pub(crate) data_left_ms: u32,
+    /// The smallest round-trip time in microseconds; 0 = none is known.
+    pub(crate) min_rtt_us: u32,
+    /// Our FIN was acknowledged.
+    pub(crate) tx_finished: bool,
+    /// Class of the path's MTU.
+    pub(crate) mtu_class: u8,
+    /// The time to live of the segment that opened the connection.
+    pub(crate) peer_ttl: u8,
     /// Segments sent again.
     pub(crate) retransmits: u32,
     /// Smoothed round-trip time in microseconds; 0 = not known.
@@ -71,7 +89,7 @@ pub(crate) struct Meter {
     /// When that segment left; zero = none is being timed.
     timed: Instant,
     /// The SYN-ACK packet as sent, kept while the handshake is not complete.
-    pub(crate) syn_ack: Vec<u8>,
+    pub(crate) syn_ack: Option<Box<[u8]>>,
 }
 
 /// Fields of a TCP segment in an IPv4 packet without IP options, as our engine sends it.
@@ -85,17 +103,15 @@ struct Sent {
 }
 
 impl Meter {
-    /// Starts over for a new flow whose ring has `backed` of `capacity` bytes. The SYN-ACK's memory is kept.
-    pub(crate) fn reset(&mut self, backed: usize, capacity: usize) {
+    /// Starts over for a new flow whose ring has `backed` of `capacity` bytes.
+    pub(crate) fn reset(&mut self, backed: usize, capacity: usize, now: Instant) {
         // A ring has 1 GiB at most.
         let [backed, capacity] =
             [backed, capacity].map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
-        let mut syn_ack = core::mem::take(&mut self.syn_ack);
-        syn_ack.clear();
         *self = Self {
             backed,
             capacity,
-            syn_ack,
+            data_left_ms: millis(now),
             ..Self::default()
         };
     }
@@ -168,7 +184,16 @@ impl Meter {
         if window != sent.window {
             put_word(packet, IP + 14, window)?;
         }
-        self.segments = self.segments.wrapping_add(1);
+        // The port cuts what is larger (Linux counts so as well, tcp_skb_pcount).
+        let count = match self.mss {
+            0 => 1,
+            mss => sent.payload.div_ceil(u32::from(mss)).max(1),
+        };
+        self.segments = self.segments.wrapping_add(count);
+        if sent.payload > 0 {
+            self.data_segments = self.data_segments.wrapping_add(count);
+            self.data_left_ms = millis(now);
+        }
         let length = sent.payload + u32::from(syn) + u32::from(sent.flags & FIN != 0);
         if length == 0 && sent.flags & ACK != 0 && distance(sent.seq, track.snd_nxt) > 0 {
             // After a time-out smoltcp counts from SND.UNA again, also for its ACKs. The peer takes those for old and does
@@ -188,7 +213,8 @@ impl Meter {
                 self.steady(sent.window)
             };
             let believed = sent.ack.wrapping_add(u32::from(offered) << shift);
-            if self.segments == 1 || distance(self.believed, believed) > 0 {
+            // The first segment of all is one with SYN.
+            if self.syns == 0 || distance(self.believed, believed) > 0 {
                 self.believed = believed;
             }
         }
@@ -201,8 +227,7 @@ impl Meter {
                 track.snd_nxt = sent.seq;
             }
             if sent.flags & ACK != 0 {
-                self.syn_ack.clear();
-                self.syn_ack.extend_from_slice(packet);
+                self.syn_ack = Some(packet.into());
             }
         }
         if length == 0 {
@@ -215,7 +240,8 @@ impl Meter {
                 (self.timed_end, self.timed) = (end, now);
             }
         } else {
-            self.retransmits = self.retransmits.saturating_add(1);
+            self.retransmits = self.retransmits.saturating_add(count);
+            self.again_bytes = self.again_bytes.saturating_add(sent.payload);
             // Karn's rule: an acknowledgement of a segment sent twice says nothing.
             self.timed = Instant::ZERO;
         }
@@ -280,6 +306,20 @@ impl Meter {
         }
     }
 
+    /// Counts a segment of the peer, which may stand for several that were joined.
+    pub(crate) fn note_arrival(&mut self, frame: &TcpFrame) {
+        let count = u32::from(frame.segments);
+        self.came = self.came.wrapping_add(count);
+        if frame.payload_len > 0 {
+            self.data_came = self.data_came.wrapping_add(count);
+        }
+    }
+
+    /// Milliseconds since bytes left last, or since the connection began.
+    pub(crate) fn quiet_ms(&self, now: Instant) -> u32 {
+        millis(now).wrapping_sub(self.data_left_ms)
+    }
+
     /// Looks at an acknowledgement (RFC 6298 section 2, for reports only).
     pub(crate) fn on_ack(&mut self, ack: u32, now: Instant) {
         let left = self.timed;
@@ -289,6 +329,9 @@ impl Meter {
                 .unwrap_or(u32::MAX)
                 .max(1);
             self.backoff = 0;
+            if self.min_rtt_us == 0 || sample < self.min_rtt_us {
+                self.min_rtt_us = sample;
+            }
             (self.srtt_us, self.rttvar_us) = match self.srtt_us {
                 0 => (sample, sample / 2),
                 old => {
@@ -299,6 +342,12 @@ impl Meter {
             };
         }
     }
+}
+
+/// The stack's clock in milliseconds, wrapped.
+#[allow(clippy::cast_possible_truncation)] // the wrap is the point
+const fn millis(now: Instant) -> u32 {
+    now.millis() as u32
 }
 
 /// How far `to` lies after `from` in sequence space; negative = before (RFC 9293 section 3.4).

@@ -52,6 +52,22 @@ pub struct FlowView {
     pub slow_start_threshold: Option<u32>,
     /// Segments sent.
     pub segments: u32,
+    /// Of those, with bytes.
+    pub data_segments: u32,
+    /// Segments received.
+    pub came: u32,
+    /// Of those, with bytes.
+    pub data_came: u32,
+    /// Bytes sent again.
+    pub again_bytes: u32,
+    /// Milliseconds since bytes left last, or since the connection began.
+    pub quiet_ms: u32,
+    /// The smallest round-trip time in microseconds; 0 = none is known.
+    pub min_rtt_us: u32,
+    /// Retransmission time-outs since the last sample of the round-trip time.
+    pub backoff: u8,
+    /// The peer's window in bytes, and its scale.
+    pub peer_window: (u32, u8),
     /// Since the peer's last segment.
     pub silent: Duration,
     /// Bytes of the receive ring, and those of them that have memory.
@@ -165,9 +181,20 @@ impl Stack {
             rto: cold.meter.rto(),
             slow_start_threshold: (cold.meter.ssthresh != 0).then_some(cold.meter.ssthresh),
             segments: cold.meter.segments,
+            data_segments: cold.meter.data_segments,
+            came: cold.meter.came,
+            data_came: cold.meter.data_came,
+            again_bytes: cold.meter.again_bytes,
+            quiet_ms: cold.meter.quiet_ms(now),
+            min_rtt_us: cold.meter.min_rtt_us,
+            backoff: cold.meter.backoff,
+            peer_window: (
+                u32::from(cold.meter.peer_window) << cold.meter.peer_shift,
+                cold.meter.peer_shift,
+            ),
             silent: cold.watchdog.since_heard(now),
             ring: (cold.meter.capacity as usize, cold.meter.backed as usize),
-            mtu: self.interfaces.mtu(cold.mtu_class),
+            mtu: self.interfaces.mtu(cold.meter.mtu_class),
             window: (cold.meter.window, cold.meter.shift),
             first: (cold.meter.iss, hot.track.irs),
             next: (hot.track.snd_nxt, hot.track.edge),

@@ -41,14 +41,14 @@ pub(crate) enum Verdict {
 pub(crate) struct Watchdog {
     /// Last segment from the peer.
     heard: Instant,
-    /// The peer has not acknowledged anything new since then, while something was outstanding.
-    stalled: Option<Instant>,
+    /// The peer has not acknowledged anything new since then, while something was outstanding; zero = nothing is.
+    stalled: Instant,
     /// The last keep-alive probe left then.
     probed: Instant,
     /// Keep-alive probes without an answer.
     probes: u32,
-    /// The program let go of the flow then, or the peer has acknowledged bytes since.
-    orphaned: Option<Instant>,
+    /// The program let go of the flow then, or the peer has acknowledged bytes since; zero = it has it.
+    orphaned: Instant,
     /// FIN-WAIT-2 was entered then; zero = it is not in it.
     half_closed: Instant,
 }
@@ -76,29 +76,31 @@ impl Watchdog {
 
     /// The peer acknowledged something new, or answers with a closed window while nobody set a user time-out.
     pub(crate) fn progressed(&mut self) {
-        self.stalled = None;
+        self.stalled = Instant::ZERO;
     }
 
     /// The peer acknowledged bytes: an orphan that goes on has its time anew.
     pub(crate) fn delivered(&mut self, now: Instant) {
         self.progressed();
-        if let Some(orphaned) = &mut self.orphaned {
-            *orphaned = now;
+        if self.orphaned != Instant::ZERO {
+            self.orphaned = now;
         }
     }
 
     /// The program let go.
     pub(crate) fn orphan(&mut self, now: Instant) {
-        self.orphaned.get_or_insert(now);
+        if self.orphaned == Instant::ZERO {
+            self.orphaned = now;
+        }
         self.half_closed = Instant::ZERO;
     }
 
     /// Keeps the times that depend on the state. Called after every touch.
     pub(crate) fn note(&mut self, now: Instant, flow: Watched) {
-        if flow.outstanding {
-            self.stalled.get_or_insert(now);
-        } else {
-            self.stalled = None;
+        if !flow.outstanding {
+            self.stalled = Instant::ZERO;
+        } else if self.stalled == Instant::ZERO {
+            self.stalled = now;
         }
         if flow.state != FlowState::FinWait2 {
             self.half_closed = Instant::ZERO;
@@ -174,7 +176,7 @@ impl Watchdog {
             0 => config.user_timeout,
             own => Duration::from_millis(u64::from(own)),
         };
-        self.stalled.map(|since| since + limit)
+        (self.stalled != Instant::ZERO).then(|| self.stalled + limit)
     }
 
     fn orphan_end(
@@ -196,7 +198,7 @@ impl Watchdog {
                 };
                 (self.half_closed != Instant::ZERO).then(|| self.half_closed + limit)
             }
-            _ => self.orphaned.map(|since| since + config.orphan_timeout),
+            _ => (self.orphaned != Instant::ZERO).then(|| self.orphaned + config.orphan_timeout),
         }
     }
 

@@ -104,6 +104,7 @@ class Lab:
         # KNET_TEST_PROGRESS=inline runs any family with the program's own threads at the loop.
         if "KNET_TEST_PROGRESS" in os.environ:
             options.setdefault("progress", os.environ["KNET_TEST_PROGRESS"])
+        self.progress = options.get("progress", "dedicated")
         extra = [part for key, value in options.items() for part in (f"--{key}", str(value))]
         _up.append(self)
         self.run("up", "--device", device, *extra)

@@ -37,6 +37,8 @@ pub mod flag {
     pub const URGENT: u32 = 16;
     /// The program has limited what it may queue to less than the ring holds: SO_SNDBUF, TCP_NOTSENT_LOWAT.
     pub const LIMITED: u32 = 32;
+    /// The headers of its SYN are kept, see [`super::AnswerCell::syn`].
+    pub const SYN_SAVED: u32 = 64;
 }
 
 /// What the program asks for in [`WishLine::operation`].
@@ -182,6 +184,8 @@ pub struct FactLine {
     pub arrived_ns: AtomicU64,
     /// The mark that the payload stage gave last (SO_MARK); 0 = none.
     pub payload_mark: AtomicU32,
+    /// For a flow made by a listener: the time to live of its SYN.
+    pub peer_ttl: AtomicU32,
 }
 
 /// Written by the program: what it wants of the host. Rung in by the doorbell.
@@ -207,42 +211,8 @@ pub struct WishLine {
     /// 1 once a call has told how the attempt to connect ended (Linux: SS_CONNECTING is over), or the socket was
     /// disconnected by shutdown. The next connect() begins anew or says EISCONN.
     pub told: AtomicU32,
-    /// Raised with each question of TCP_INFO, see [`InfoLine`].
+    /// Raised with each question of TCP_INFO, see [`super::AnswerCell`].
     pub info: AtomicU32,
-}
-
-/// Written by the lcore when the program asks (TCP_INFO).
-#[repr(C, align(64))]
-#[derive(Debug, Default)]
-pub struct InfoLine {
-    /// The last [`WishLine::info`] that was answered; written after all others.
-    pub told: AtomicU32,
-    /// Bytes sent and not acknowledged.
-    pub in_flight: AtomicU32,
-    /// Bytes taken by the stack that have not left.
-    pub unsent: AtomicU32,
-    /// Segments sent.
-    pub segments: AtomicU32,
-    /// Milliseconds since the peer's last segment.
-    pub silent_ms: AtomicU32,
-    /// The path's MTU in bytes.
-    pub mtu: AtomicU32,
-    /// The receive window advertised last, in bytes.
-    pub window: AtomicU32,
-    /// The scale of its field.
-    pub window_shift: AtomicU32,
-    /// Bytes of the receive ring.
-    pub ring: AtomicU32,
-    /// Bytes of it that have memory.
-    pub backed: AtomicU32,
-    /// The congestion window in bytes when it was in the way last; 0 = it never was.
-    pub congestion_window: AtomicU32,
-    /// Mean deviation of the round-trip time in microseconds.
-    pub rttvar_us: AtomicU32,
-    /// Retransmission time-out in microseconds.
-    pub rto_us: AtomicU32,
-    /// The slow start threshold in bytes; 0 = nothing was ever lost.
-    pub slow_start_threshold: AtomicU32,
 }
 
 /// Written by the program: socket options. Rung in by the doorbell after `changed` is raised.
@@ -309,6 +279,10 @@ pub mod option {
     pub const STAMP_NANOS: u32 = 1024;
     /// IP_RECVERR.
     pub const RECEIVE_ERRORS: u32 = 2048;
+    /// TCP_SAVE_SYN: the headers of IP and TCP.
+    pub const SAVE_SYN: u32 = 4096;
+    /// With that of Ethernet before them.
+    pub const SAVE_SYN_LINK: u32 = 8192;
 }
 
 /// Written by the program, read by the host at each edge: whom to tell.
@@ -345,8 +319,6 @@ pub struct ObjectCell {
     pub fact: FactLine,
     /// Program writes, seldom.
     pub wish: WishLine,
-    /// Host writes when asked.
-    pub info: InfoLine,
     /// Program writes, seldom.
     pub option: OptionLine,
     /// Program writes, seldom.

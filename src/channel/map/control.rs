@@ -13,7 +13,9 @@ use rustix::mm::Advice;
 use super::{Mapping, parts, sealed, sealed_size};
 use crate::channel::bitmap::Bitmap;
 use crate::channel::byte_ring::{Range, Span};
-use crate::channel::cell::{EpollCell, Header, ObjectCell, ProcCell, SlotCell, process};
+use crate::channel::cell::{
+    AnswerCell, EpollCell, Header, ObjectCell, ProcCell, SlotCell, process,
+};
 use crate::channel::layout::{EPOLLS, Layout, PROCS, SLOTS};
 use crate::channel::sync::{AtomicU64, Ordering};
 use crate::channel::{ABI, MAGIC};
@@ -30,6 +32,7 @@ struct Places {
     /// Words of a bitmap, and those of them that are leaves.
     words: (usize, usize),
     objects: u64,
+    answers: u64,
     /// The usual transmit rings.
     rings: u64,
 }
@@ -42,6 +45,7 @@ impl Places {
             map_bytes: layout.ready_at(1) - layout.ready_at(0),
             words: (layout.map_words(), layout.object_words()),
             objects: layout.objects_at(),
+            answers: layout.answers_at(),
             rings: layout.table_bytes(),
         }
     }
@@ -191,6 +195,14 @@ impl Control {
         (index < self.layout.objects).then_some(())?;
         self.map
             .cell(self.places.objects + u64::from(index) * size_of::<ObjectCell>() as u64)
+    }
+
+    /// What is answered about an object; a look at it puts memory there.
+    #[must_use]
+    pub fn answer(&self, index: u32) -> Option<&AnswerCell> {
+        (index < self.layout.objects).then_some(())?;
+        self.map
+            .cell(self.places.answers + u64::from(index) * size_of::<AnswerCell>() as u64)
     }
 
     fn bitmap(&self, offset: u64) -> Option<Bitmap<'_>> {

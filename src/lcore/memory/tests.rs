@@ -15,21 +15,46 @@ fn larger_rings_are_lent_before_others_and_again() {
         (large.count(), rings.len())
     };
     for _ in 0..2 {
-        let rings: Vec<RxRing> = (0..100)
-            .map(|_| memory.take(Owner(0), BYTES).unwrap())
-            .collect();
+        let mut take = |count: usize, bytes: usize| -> Vec<RxRing> {
+            let rings = (0..count).map(|_| memory.take(Owner(0), bytes).unwrap());
+            rings.collect()
+        };
+        let rings = take(100, usual.rx_ring_bytes as usize);
         assert_eq!(lengths(&rings), (64, 100));
-        for ring in rings {
+        // Who asks for more has it, as far as there is some.
+        let asked = take(100, BYTES);
+        assert_eq!(lengths(&asked), (64, 100));
+        for ring in rings.into_iter().chain(asked) {
             memory.give_back(Owner(0), ring);
         }
-        let few: Vec<RxRing> = (0..64)
-            .map(|_| memory.take(Owner(0), BYTES).unwrap())
-            .collect();
+        let mut take = |count: usize, bytes: usize| -> Vec<RxRing> {
+            let rings = (0..count).map(|_| memory.take(Owner(0), bytes).unwrap());
+            rings.collect()
+        };
+        let few = take(64, usual.rx_ring_bytes as usize);
         assert_eq!(lengths(&few), (64, 64));
-        for ring in few {
+        let asked = take(64, BYTES);
+        assert_eq!(lengths(&asked), (64, 64));
+        for ring in few.into_iter().chain(asked) {
             memory.give_back(Owner(0), ring);
         }
     }
+}
+
+#[test]
+fn rings_kept_for_who_asks_are_the_last_for_others_but_are_not_refused() {
+    let mut memory = Memory::new(0, Arc::default());
+    let layout = crate::channel::layout::Layout::for_flows(256, 4 << 10, 4 << 10);
+    let layout = layout.with_large_rings(16 << 10);
+    memory.attach(Owner(0), Arc::new(Segments::create(layout).unwrap()));
+    let all = layout.share();
+    let rings: Vec<RxRing> = (0..all)
+        .map(|_| memory.take(Owner(0), 4 << 10).unwrap())
+        .collect();
+    let large = |ring: &RxRing| layout.is_asked_for(ring.id);
+    assert_eq!(rings.iter().filter(|ring| large(ring)).count(), 64);
+    assert!(rings.iter().rev().take(64).all(large), "only at the end");
+    assert!(memory.take(Owner(0), 4 << 10).is_none());
 }
 
 /// Takes flows with full receive rings until something is refused.
@@ -217,7 +242,7 @@ fn memory_that_waits_is_given_up_before_anybody_is_refused() {
     let third = grown(&mut memory, 4 << 10, PAGE);
     pages(&segments, 0);
     end(&mut memory, third);
-    let fourth = memory.pool(Owner(0)).unwrap().index().unwrap();
+    let fourth = memory.pool(Owner(0)).unwrap().index(false).unwrap();
     assert_eq!(fourth, third);
     let ring = memory.take(Owner(0), BYTES).unwrap();
     assert_ne!(ring.id, third);
@@ -451,7 +476,7 @@ fn a_part_that_could_be_neither_completed_nor_undone_stays_in_the_account() {
 fn half_open_connections_leave_no_more_behind_than_the_bound() {
     let (_, segments) = family(64 << 10);
     let mut pool = Pool::new(segments, 0, Arc::default());
-    let objects: Vec<u32> = (0..100).map(|_| pool.index().unwrap()).collect();
+    let objects: Vec<u32> = (0..100).map(|_| pool.index(false).unwrap()).collect();
     for &object in &objects {
         pool.lend(object).unwrap();
     }
@@ -465,12 +490,12 @@ fn half_open_connections_leave_no_more_behind_than_the_bound() {
 fn one_end_gives_a_bounded_number_of_rings_back() {
     let (_, segments) = family(64 << 10);
     let mut pool = Pool::new(segments, 0, Arc::default());
-    let objects: Vec<u32> = (0..100).map(|_| pool.index().unwrap()).collect();
+    let objects: Vec<u32> = (0..100).map(|_| pool.index(false).unwrap()).collect();
     for &object in &objects {
         pool.lend(object).unwrap();
         pool.give_back(Instant::default(), object, u64::MAX);
     }
-    let last = pool.index().unwrap();
+    let last = pool.index(false).unwrap();
     pool.lend(last).unwrap();
     pool.give_back(Instant::default(), last, 0);
     assert_eq!(pool.kept_bytes(), 96 << 12);

@@ -57,6 +57,12 @@ pub(super) fn tell(
         }
         (sockopt::SOCKET, name::ZEROCOPY) => bit(option::ZEROCOPY),
         (sockopt::TCP, name::INQ) => bit(option::INQ),
+        (sockopt::TCP, name::SAVE_SYN) => {
+            options::set_bit(link, object, option::SAVE_SYN_LINK, int() == 2)?;
+            bit(option::SAVE_SYN)?;
+            // The next SYN is kept: who has answered has heard of it.
+            info::info(link, object).map(drop)
+        }
         (sockopt::SOCKET, name::OOBINLINE) => bit(option::OOB_INLINE),
         (sockopt::SOCKET, name::RCVBUF | libc::SO_RCVBUFFORCE) => {
             let kept = as_kept(name::RCVBUF);

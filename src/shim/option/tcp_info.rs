@@ -20,11 +20,16 @@ pub(super) fn tell(socket: Socket, buffer: &mut [u8; INFO_BYTES]) -> Result<&[u8
     let segments = |bytes: u64| u32::try_from(bytes.div_ceil(u64::from(mss))).unwrap_or(u32::MAX);
     let small = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     let listens = cell.host.kind.load(Ordering::Acquire) == kind::LISTENER;
-    // State is the first byte, the scale of our window the upper half of the seventh.
-    let scale = facts.window_shift << 4;
+    let min_rtt = match facts.min_rtt_us {
+        // Of a listener nothing of this kind is told (tcp_get_info).
+        None if !listens => u32::MAX,
+        known => known.unwrap_or(0),
+    };
+    // State is the first byte; the others of the first eight stand below.
     let offsets = [
         (0, linux_state(facts.state, listens)),
         (8, facts.rto_us),
+        (44, facts.quiet_ms),
         (16, facts.mss),
         // What the peer sends at most, which is what we have announced.
         (20, facts.mss),
@@ -48,7 +53,12 @@ pub(super) fn tell(socket: Socket, buffer: &mut [u8; INFO_BYTES]) -> Result<&[u8
         (96, facts.backed),
         (100, facts.retransmits),
         (136, facts.segments),
+        (140, facts.came),
         (144, small(facts.unsent)),
+        (148, min_rtt),
+        (152, facts.data_came),
+        (156, facts.data_segments),
+        (228, facts.peer_window.0),
         (232, facts.window),
     ];
     for (offset, value) in offsets {
@@ -56,18 +66,42 @@ pub(super) fn tell(socket: Socket, buffer: &mut [u8; INFO_BYTES]) -> Result<&[u8
             place.copy_from_slice(&value.to_ne_bytes());
         }
     }
-    let sent = facts.acked + u64::from(facts.in_flight);
-    for (offset, value) in [(120, facts.acked), (128, facts.received), (200, sent)] {
+    let again = u64::from(facts.again_bytes);
+    let sent = facts.acked + u64::from(facts.in_flight) + again;
+    for (offset, value) in [
+        // Nothing is paced.
+        (104, u64::MAX),
+        (112, u64::MAX),
+        (120, facts.acked),
+        (128, facts.received),
+        (200, sent),
+        (208, again),
+    ] {
         if let Some(place) = buffer.get_mut(offset..offset + 8) {
             place.copy_from_slice(&value.to_ne_bytes());
         }
     }
-    if let (Some(place), Ok(scale)) = (buffer.get_mut(6), u8::try_from(scale)) {
-        *place = scale;
+    let backoff = facts.backoff.min(u8::MAX.into());
+    let scales = facts.window_shift << 4 | facts.peer_window.1;
+    let options = if scales == 0 { 0 } else { OPTION_WSCALE };
+    // TCP_CA_Loss between a time-out and the next sample; Open.
+    let recovery = if backoff == 0 { 0 } else { 4 };
+    for (offset, value) in [
+        (1, recovery),
+        (2, backoff),
+        (4, backoff),
+        (5, options),
+        (6, scales),
+    ] {
+        if let (Some(place), Ok(value)) = (buffer.get_mut(offset), u8::try_from(value)) {
+            *place = value;
+        }
     }
     buffer.get(..size).ok_or(Errno::INVAL)
 }
 
+/// TCPI_OPT_WSCALE.
+const OPTION_WSCALE: u32 = 4;
 /// TCP_INFINITE_SSTHRESH of Linux.
 const NO_THRESHOLD: u32 = 0x7fff_ffff;
 

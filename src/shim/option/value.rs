@@ -43,6 +43,10 @@ pub(super) fn told(
         (sockopt::TCP, name::CORK) => has(option::CORK),
         (sockopt::SOCKET, name::ZEROCOPY) => has(option::ZEROCOPY),
         (sockopt::TCP, name::INQ) => has(option::INQ),
+        (sockopt::TCP, name::SAVE_SYN) => {
+            let link = i32::from(kept.bits & option::SAVE_SYN_LINK != 0);
+            has(option::SAVE_SYN).map(|saves| saves + link)
+        }
         (sockopt::SOCKET, name::OOBINLINE) => has(option::OOB_INLINE),
         (sockopt::SOCKET, name::PEEK_OFF) => {
             Some(i32::try_from(kept.peek_offset).map_or(i32::MAX, |offset| offset - 1))
@@ -63,6 +67,10 @@ pub(super) fn told(
         }
         (sockopt::IP, name::TOS) => i32::try_from(kept.tos).ok(),
         (sockopt::IP, name::TTL) => positive(kept.ttl),
+        // Nobody can set it on a stream (do_ip_setsockopt); what a SYN came with is taken over (tcp_v4_syn_recv_sock).
+        (sockopt::IP, libc::IP_MULTICAST_TTL) if socket.accepted => {
+            positive(cell.fact.peer_ttl.load(Ordering::Relaxed))
+        }
         // A copy of the spare socket would give all of them one cookie.
         (sockopt::SOCKET, libc::SO_COOKIE) if socket.accepted => {
             return Ok(Some(put(buffer, &[&cookie(socket).to_ne_bytes()])));

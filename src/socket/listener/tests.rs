@@ -91,7 +91,7 @@ fn the_twin_of_a_wildcard_listener_ends_the_wait_too() {
 }
 
 #[test]
-fn an_accepted_socket_has_its_listeners_options_but_not_its_flags() {
+fn an_accepted_socket_keeps_the_options_of_its_handshake() {
     let fake = Fake::new();
     let listener = fake.listener(1);
     let wanted = Options {
@@ -103,15 +103,15 @@ fn an_accepted_socket_has_its_listeners_options_but_not_its_flags() {
     };
     wanted.apply(fake.cell(listener));
     fake.connection(listener, 3_000, peer(7));
+    // As the host has given them.
+    let given = Options {
+        status_flags: 0,
+        ..wanted
+    };
+    given.apply(fake.link.control.object(3_000).unwrap());
+    Options::default().apply(fake.cell(listener));
     let (object, _) = stream(now(&fake, listener));
-    let got = Options::of(fake.cell(object));
-    assert_eq!(
-        got,
-        Options {
-            status_flags: 0,
-            ..wanted
-        }
-    );
+    assert_eq!(Options::of(fake.cell(object)), given);
 }
 
 #[test]

@@ -20,6 +20,7 @@ const PEEK: RecvFlags = RecvFlags {
     waitall: false,
     dontwait: false,
     trunc: false,
+    cut: false,
 };
 
 fn get(fake: &Fake, object: Object, room: usize, flags: RecvFlags) -> Result<Vec<u8>> {

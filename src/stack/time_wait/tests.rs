@@ -45,6 +45,7 @@ fn segment(port: u16, flags: TcpFlags, seq: u32, payload_len: usize) -> TcpFrame
         sack_permitted: false,
         tos: 0,
         ttl: 64,
+        segments: 1,
     }
 }
 

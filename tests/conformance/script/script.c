@@ -28,7 +28,7 @@ static const struct {
     {"close", op_close, ACTS}, {"rawclose", op_rawclose, ACTS}, {"reset", op_reset, ACTS}, {"closerange", op_closerange, ACTS}, {"dup", op_dup, ACTS}, {"dup2", op_dup2, ACTS},
     {"dup3", op_dup3, ACTS}, {"dupfd", op_dupfd, ACTS}, {"fcntl", op_fcntl, ACTS}, {"ioctl", op_ioctl, LOOKS}, {"fstat", op_fstat, ACTS},
     {"isfdtype", op_isfdtype, ACTS}, {"sockatmark", op_sockatmark, ACTS}, {"sockname", op_sockname, ACTS}, {"peername", op_peername, LOOKS},
-    {"set", op_set, ACTS}, {"get", op_get, WAITS}, {"info", op_info, LOOKS}, {"positive", op_positive, LOOKS}, {"tcpinfo", op_tcpinfo, LOOKS}, {"cpu", op_cpu, LOOKS}, {"exhaust", op_exhaust, ACTS}, {"send", op_send, ACTS}, {"print", op_print, ACTS},
+    {"set", op_set, ACTS}, {"get", op_get, WAITS}, {"info", op_info, LOOKS}, {"counts", op_counts, LOOKS}, {"segments", op_segments, LOOKS}, {"syn", op_syn, ACTS}, {"positive", op_positive, LOOKS}, {"tcpinfo", op_tcpinfo, LOOKS}, {"cpu", op_cpu, LOOKS}, {"exhaust", op_exhaust, ACTS}, {"send", op_send, ACTS}, {"print", op_print, ACTS},
     {"recv", op_recv, WAITS}, {"message", op_message, WAITS}, {"batch", op_batch, ACTS}, {"sendfile", op_sendfile, ACTS}, {"skip", op_skip, WAITS},
     {"fill", op_fill, ACTS}, {"drain", op_drain, ACTS}, {"fault", op_fault, WAITS}, {"parts", op_parts, WAITS}, {"mixed", op_mixed, WAITS}, {"poll", op_poll, LOOKS},
     {"polls", op_polls, LOOKS}, {"select", op_select, LOOKS}, {"epoll", op_epoll, ACTS}, {"ctl", op_ctl, ACTS}, {"wait", op_wait, WAITS},

@@ -275,6 +275,55 @@ static void op_info(struct call *this) /* NAME: what of TCP_INFO does not hang o
                 all.first.tcpi_total_retrans, (unsigned long long)all.received, all.unsent);
 }
 
+static void op_counts(struct call *this) /* NAME: what of TCP_INFO counts, and is the same on every path */
+{
+    union { struct tcp_info first; unsigned char bytes[512]; uint32_t words[128]; uint64_t doubles[64]; } all;
+    socklen_t size = sizeof all;
+    memset(&all, 0, sizeof all);
+    int result = getsockopt(fd_of(needed(this, 1)), IPPROTO_TCP, TCP_INFO, &all, &size);
+    say(this, result);
+    if (result == 0) /* struct tcp_info of <linux/tcp.h>: segments with bytes in and out, bytes sent, again; a smallest round trip, a peer's window */
+        sprintf(strchr(this->answer, 0), " came %u left %u sent %llu again %llu rtt %s window %s scale %s most %s loss %u %u %u", all.words[152 / 4], all.words[156 / 4],
+                (unsigned long long)all.doubles[200 / 8], (unsigned long long)all.doubles[208 / 8],
+                all.words[148 / 4] == UINT32_MAX ? "none" : all.words[148 / 4] > 0 ? "some" : "0", all.words[228 / 4] ? "some" : "none",
+                all.bytes[5] & 4 ? "some" : "none", all.doubles[112 / 8] == UINT64_MAX ? "none" : "some", all.bytes[1], all.bytes[2], all.bytes[4]);
+}
+
+static void op_segments(struct call *this) /* NAME: segments sent and received, of a connection that is quiet */
+{
+    union { struct tcp_info first; uint32_t words[128]; } all;
+    socklen_t size = sizeof all;
+    memset(&all, 0, sizeof all);
+    int result = getsockopt(fd_of(needed(this, 1)), IPPROTO_TCP, TCP_INFO, &all, &size);
+    say(this, result);
+    if (result == 0) sprintf(strchr(this->answer, 0), " out %u in %u", all.words[136 / 4], all.words[140 / 4]);
+}
+
+static void op_syn(struct call *this) /* NAME [LENGTH]: TCP_SAVED_SYN: which headers it has, and whether the ports are the connection's */
+{
+    unsigned char bytes[256] = {0};
+    socklen_t size = (socklen_t)number(this, 2, sizeof bytes);
+    int fd = fd_of(needed(this, 1)), result = getsockopt(fd, IPPROTO_TCP, TCP_SAVED_SYN, bytes, &size);
+    say(this, result);
+    if (result < 0) {
+        sprintf(strchr(this->answer, 0), " len %s", size >= 40 ? "some" : size ? "few" : "0");
+        return;
+    }
+    if (size == 0) {
+        say_text(this, "nothing");
+        return;
+    }
+    unsigned char *ip = bytes[12] == 8 && bytes[13] == 0 && bytes[14] == 0x45 ? bytes + 14 : bytes, *tcp = ip + 20;
+    struct sockaddr_in name = {0}, peer = {0};
+    socklen_t length = sizeof name;
+    getsockname(fd, (struct sockaddr *)&name, &length);
+    length = sizeof peer;
+    getpeername(fd, (struct sockaddr *)&peer, &length);
+    int whole = ip - bytes + 20 + (tcp[12] >> 4) * 4 == (int)size && ip[0] == 0x45 && ip[9] == 6;
+    int ends = !memcmp(tcp, &peer.sin_port, 2) && !memcmp(tcp + 2, &name.sin_port, 2) && !memcmp(ip + 12, &peer.sin_addr, 4) && !memcmp(ip + 16, &name.sin_addr, 4);
+    snprintf(this->answer, ANSWER, "%s headers %s of %s flags %02x", ip == bytes ? "two" : "three", whole ? "whole" : "cut", ends ? "us" : "others", tcp[13]);
+}
+
 static void op_get(struct call *this) /* NAME OPTION [LENGTH] */
 {
     union {

@@ -160,6 +160,39 @@ fn waitall_takes_more_than_the_ring_holds() {
 }
 
 #[test]
+fn waitall_before_a_part_without_memory_waits_for_its_byte_and_leaves_what_came_with_it() {
+    let fake = Fake::new();
+    let object = fake.stream(1);
+    let all = RecvFlags {
+        waitall: true,
+        cut: true,
+        ..none()
+    };
+    fake.receive(object, b"abc");
+    let got = fake.once_asleep(
+        object,
+        |link| wait_for(link, object, 3, all),
+        |fake| fake.receive(object, b"d"),
+    );
+    assert_eq!(got.unwrap(), b"abc");
+    let got = fake.once_asleep(
+        object,
+        |link| wait_for(link, object, 3, all),
+        |fake| fake.receive(object, b"efg"),
+    );
+    assert_eq!(got.unwrap(), b"d");
+    assert_eq!(get(&fake, object, 9, none()).unwrap(), b"efg");
+    fake.receive(object, b"hij");
+    let got = fake.once_asleep(
+        object,
+        |link| wait_for(link, object, 3, all),
+        |fake| fake.fail(object, 104),
+    );
+    assert_eq!(got.unwrap(), b"hij");
+    assert_eq!(get(&fake, object, 9, none()), Err(Errno::CONNRESET));
+}
+
+#[test]
 fn a_peek_with_waitall_waits_without_taking() {
     let fake = Fake::new();
     let object = fake.stream(1);
@@ -202,19 +235,26 @@ fn the_low_water_mark_holds_a_blocking_receive() {
         "non-blocking"
     );
     fake.receive(object, b"ab");
-    let mut rest = [&b"c"[..], &b"d"[..]].into_iter();
-    let got = fake.while_serving(
-        |link| wait_for(link, object, 9, none()),
-        |fake| {
-            if fake.has_sleeper(object)
-                && let Some(part) = rest.next()
-            {
-                fake.receive(object, part);
-            }
-        },
-    );
-    assert_eq!(got.unwrap(), b"abcd");
-    // Less than the mark when no more is asked for.
+    let in_parts = |room: usize, parts: &[&'static [u8]]| {
+        let mut rest = parts.iter();
+        let got = fake.while_serving(
+            |link| wait_for(link, object, room, none()),
+            |fake| {
+                if fake.has_sleeper(object)
+                    && let Some(part) = rest.next()
+                {
+                    fake.receive(object, part);
+                }
+            },
+        );
+        got.unwrap()
+    };
+    // It counts from what was taken on.
+    assert_eq!(in_parts(9, &[b"c", b"d", b"ef"]), b"abcdef");
+    // It wakes nobody sooner who wants less.
+    assert_eq!(in_parts(2, &[b"u", b"v", b"w", b"x"]), b"uv");
+    assert_eq!(get(&fake, object, 9, none()).unwrap(), b"wx");
+    // Less than the mark when no more is asked for, and it is there.
     fake.receive(object, b"xy");
     assert_eq!(wait_for(fake.link, object, 2, none()).unwrap(), b"xy");
     // What is there at the time-out is returned.
