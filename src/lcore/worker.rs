@@ -189,6 +189,9 @@ impl Lcore {
         // The program works on what came while the answers of others leave: a burst to the kernel takes its time.
         work += self.publish(now);
         work += self.wake();
+        if work == 0 {
+            work += usize::from(self.stack.await_no_more());
+        }
         work += self.stack.transmit(now, &mut self.memory, self.tx.as_mut());
         self.watch(now, true);
         self.tx.flush(now);
