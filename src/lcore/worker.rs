@@ -209,6 +209,15 @@ impl Lcore {
         work
     }
 
+    /// Answers what programs ask and no more, at real time `real`: a connect begins. What is to be sent leaves with the next turn.
+    pub fn errand(&mut self, real: Instant) {
+        if self.clock.advance(real, Duration::ZERO) {
+            self.status.counters.time_gaps.raise();
+        }
+        self.commands(self.clock.now());
+        self.wake();
+    }
+
     /// How many are watched.
     #[cfg(test)]
     pub(super) fn watches(&self) -> usize {
