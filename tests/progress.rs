@@ -22,6 +22,7 @@ use rustix::event::EventfdFlags;
 #[derive(Default)]
 struct Seen {
     turns: AtomicU64,
+    errands: AtomicU64,
     rests: AtomicU64,
     wakes: AtomicU64,
     heard: AtomicU64,
@@ -58,6 +59,11 @@ impl Loop for Counting {
             worked: false,
             next: Next::Sleep,
         }
+    }
+
+    fn errand(&mut self, _now: Instant) {
+        assert_eq!(self.seen.inside.load(Ordering::SeqCst), thread::id());
+        self.seen.errands.fetch_add(1, Ordering::SeqCst);
     }
 
     fn rest(&mut self, _now: Instant) -> Option<Rest> {
@@ -130,6 +136,22 @@ fn threads_drive_in_turn_and_the_helper_takes_over() {
     wait_until("the helper hears the bell", || {
         seen.heard.load(Ordering::SeqCst) > 0 && seen.turns.load(Ordering::SeqCst) > turns
     });
+
+    // What is asked behind a question that a turn answered needs no turn of its own; behind a wait it does.
+    let errands = || seen.errands.load(Ordering::SeqCst);
+    wait_until("questions behind each other share a turn", || {
+        Drive::new().errand();
+        errands() > 0
+    });
+    let mut drive = Drive::new();
+    while !drive.begin() {
+        std::thread::yield_now();
+    }
+    drive.turn();
+    drop(drive);
+    let before = errands();
+    Drive::new().errand();
+    assert_eq!(errands(), before);
 
     // A thread of the program takes the token, wakes the loop, and has its signals blocked meanwhile.
     let mut drive = Drive::new();

@@ -265,6 +265,13 @@ pub fn touch(fd: i32, what: Touched) {
     }
 }
 
+/// The program has set TCP_NODELAY of `fd` to this, which is noted where it is not routed yet.
+pub fn note_nodelay(fd: i32, on: bool) {
+    if let Target::Undecided(record) = target(fd) {
+        registry::note_nodelay(record, on);
+    }
+}
+
 /// A new socket of the kernel: undecided when it may be accelerated later. `touched` is what socket(2) was told.
 pub fn made_socket(fd: i32, touched: Touched) {
     drop_stale(fd);

@@ -139,6 +139,8 @@ pub fn read(fd: i32, touched: Touched) -> Options {
     let mut bit = |on: u32, bit| options.bits |= if on != 0 { bit } else { 0 };
     if touched.has(Touched::NODELAY) {
         bit(tcp(name::NODELAY), option::NODELAY);
+    } else {
+        bit(u32::from(touched.has(Touched::NODELAY_ON)), option::NODELAY);
     }
     if touched.has(Touched::CORK) {
         bit(tcp(name::CORK), option::CORK);

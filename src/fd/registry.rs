@@ -32,8 +32,8 @@ pub use self::epoll::{
 pub use self::socket::{
     Decision, INTERESTS, Registration, SOCKETS, adopt_socket, begin_routing, copy_socket, decision,
     end_routing, hold_socket_for_child, hold_socket_for_heir, is_fresh, is_single, new_socket,
-    register, release_socket, retain_socket, take_over_routing, take_registrations, touch, touched,
-    unregister,
+    note_nodelay, register, release_socket, retain_socket, take_over_routing, take_registrations,
+    touch, touched, unregister,
 };
 
 /// What lies in the shared memory.

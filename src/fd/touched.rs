@@ -42,6 +42,8 @@ impl Touched {
     pub const NONBLOCKING: Self = Self(1 << 9);
     /// TCP_CORK.
     pub const CORK: Self = Self(1 << 10);
+    /// TCP_NODELAY was set to something else than 0 and never by anybody who was not heard ([`Self::NODELAY`]).
+    pub const NODELAY_ON: Self = Self(1 << 11);
     /// Nobody knows.
     pub const ALL: Self = Self(u32::MAX);
     /// A socket(2) of this moment.
@@ -183,6 +185,12 @@ mod tests {
         let bits = |touched| options::read(fd, touched).bits;
         let touched = Touched::by_option(sockopt::TCP, name::NODELAY);
         assert_eq!(bits(touched), option::NODELAY);
+        assert_eq!(
+            bits(Touched::NODELAY_ON),
+            option::NODELAY,
+            "it is remembered"
+        );
+        assert_eq!(bits(Touched::NOTHING), 0);
         let touched = Touched::by_option(sockopt::TCP, name::CORK);
         assert_eq!(bits(touched), option::CORK);
         descriptor::close(fd);

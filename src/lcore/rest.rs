@@ -81,6 +81,7 @@ impl Lcore {
 
     /// The calling thread drives from now on, until [`Lcore::leave`]: with inline progress each thread of the program in turn.
     pub fn enter(&mut self) {
+        self.stack.await_program();
         self.in_vain = None;
         self.rx.enter();
     }

@@ -197,6 +197,9 @@ impl Lcore {
         // The program works on what came while the answers of others leave: a burst to the kernel takes its time.
         work += self.publish(now);
         work += self.wake();
+        if work == 0 {
+            work += usize::from(self.stack.await_no_more());
+        }
         work += self.stack.transmit(now, &mut self.memory, self.tx.as_mut());
         self.watch(now, true);
         self.tx.flush(now);
@@ -213,6 +216,15 @@ impl Lcore {
             self.latency.worked();
         }
         work
+    }
+
+    /// Answers what programs ask and no more, at real time `real`: a connect begins. What is to be sent leaves with the next turn.
+    pub fn errand(&mut self, real: Instant) {
+        if self.clock.advance(real, Duration::ZERO) {
+            self.status.counters.time_gaps.raise();
+        }
+        self.commands(self.clock.now());
+        self.wake();
     }
 
     /// How many are watched.

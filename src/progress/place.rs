@@ -53,6 +53,8 @@ pub trait Loop: Send {
     fn enter(&mut self);
     /// A turn at `now`.
     fn turn(&mut self, now: Instant) -> Turned;
+    /// Answers what programs ask, at `now`, and nothing else; what is to be sent leaves with the next turn.
+    fn errand(&mut self, now: Instant);
     /// Tells everybody that the loop sleeps, arms the port and looks once more. None = something came up: it is awake.
     fn rest(&mut self, now: Instant) -> Option<Rest>;
     /// It is awake again after [`Loop::rest`].

@@ -265,6 +265,10 @@ impl Loop for Driven {
         }
     }
 
+    fn errand(&mut self, now: Instant) {
+        self.step((), |lcore| lcore.errand(now));
+    }
+
     fn rest(&mut self, now: Instant) -> Option<Rest> {
         let (on, limit) = self.step(None, |lcore| lcore.begin_rest(now))?;
         Some(Rest {

@@ -89,9 +89,18 @@ pub unsafe fn setsockopt(
     len: socklen_t,
 ) -> c_int {
     let Target::Socket(socket) = fd::target(fd) else {
-        fd::touch(fd, Touched::by_option(level, name));
+        let what = Touched::by_option(level, name);
+        if what != Touched::NODELAY {
+            fd::touch(fd, what);
+        }
         // SAFETY: the caller's arguments, unchanged.
-        return unsafe { real::setsockopt(fd, level, name, value, len) };
+        let result = unsafe { real::setsockopt(fd, level, name, value, len) };
+        if what == Touched::NODELAY && result == 0 {
+            // SAFETY: the kernel has just read a number there.
+            let on = unsafe { value.cast::<c_int>().read_unaligned() };
+            fd::note_nodelay(fd, on != 0);
+        }
+        return result;
     };
     let judge = match judge(fd, socket, level, name) {
         Ok(judge) => judge,

@@ -7,6 +7,7 @@ use crate::attach::{Link, Object};
 use crate::channel::cell::{ObjectCell, operation};
 use crate::channel::sync::Ordering;
 use crate::errno::{Errno, Result};
+use crate::progress::Drive;
 use crate::thread;
 
 /// Takes a free index of the program's half at any lcore, another one each time, and holds it.
@@ -124,6 +125,8 @@ pub(super) fn ask(link: &Link, object: Object, wish: Wish) -> Result<()> {
         .wrapping_add(1);
     link.ring(object.index);
     let answered = || cell.host.answered.load(Ordering::Acquire) == number;
+    // A turn for each of many connections that begin one behind the other would send them one by one.
+    Drive::new().errand();
     while !answered() {
         if link.is_dead() {
             return Err(Errno::NETDOWN);

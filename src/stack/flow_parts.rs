@@ -172,6 +172,8 @@ pub(crate) struct Cold {
     pub(crate) rest_at: u64,
     /// Bytes from that offset's page on that have memory again.
     pub(crate) awake: u32,
+    /// An acknowledgement waits for the program; see `later.rs`.
+    pub(crate) waits: bool,
     /// The sequence number behind everything that lies behind a gap.
     pub(crate) gap_end: u32,
     /// State seen last.
@@ -229,6 +231,7 @@ impl Cold {
             tx_acked: 0,
             rest_at: 0,
             awake: 0,
+            waits: false,
             gap_end: 0,
             state: FlowState::Closed,
             rx_finished: false,

@@ -28,6 +28,7 @@ mod input;
 mod interface;
 pub mod isn;
 mod join;
+mod later;
 mod listener;
 mod loopback;
 pub mod neighbor;

@@ -123,6 +123,9 @@ impl Stack {
         memory: &mut dyn FlowMemory,
         tx: &mut dyn TxQueue,
     ) -> usize {
+        while let Some(index) = self.later.pop(now) {
+            self.acknowledge_now(index);
+        }
         if self.dirty.is_empty() && self.looped.len() == 0 {
             return 0;
         }
@@ -265,6 +268,7 @@ impl Stack {
                 Ok(0) => quiet += 1,
                 Ok(count) => {
                     sent += count;
+                    self.forget_wait(index);
                     self.note_manner(io.now, index, before);
                     self.note_loss(index, resent);
                 }
@@ -274,6 +278,13 @@ impl Stack {
                 }
             }
             self.after_egress(io, index);
+        }
+    }
+
+    /// A segment has left, and carried what waits.
+    fn forget_wait(&mut self, index: u32) {
+        if let Some((_, cold)) = self.table.parts(index) {
+            cold.waits = false;
         }
     }
 

@@ -39,6 +39,7 @@ impl Stack {
         if rx_total != cold.rx_total {
             flags.set(Flags::UNANSWERED);
         }
+        let is_first = cold.rx_total == 0 && rx_total != 0;
         cold.rx_total = rx_total;
         if flags.has(Flags::GAP) && distance(cold.gap_end, rcv_nxt(hot, cold)) >= 0 {
             flags.clear(Flags::GAP);
@@ -84,6 +85,12 @@ impl Stack {
         }
         if changed {
             self.note_change(index);
+        }
+        if facts.tx_queue == 0 && self.later.takes(was, facts.state, is_first) {
+            if let Some((_, cold)) = self.table.parts(index) {
+                cold.waits = true;
+            }
+            return self.later.push(io.now, index);
         }
         self.mark_dirty(index);
     }

@@ -16,6 +16,7 @@ use super::demux::{Class, FlowKey, Rules};
 use super::flow_parts::{Flags, Phase};
 use super::flow_table::FlowTable;
 use super::interface::{Interfaces, Outlet, Station};
+use super::later::Later;
 use super::listener::{Listener, ListenerTable, Waiting};
 use super::loopback::Loopback;
 use super::neighbor::NeighborTable;
@@ -67,6 +68,8 @@ pub struct Stack {
     pub(crate) looped: Loopback,
     /// Flows that want to be asked for segments.
     pub(crate) dirty: VecDeque<u32>,
+    /// Flows whose acknowledgement waits for the program.
+    pub(crate) later: Later,
     /// Set while the port takes nothing.
     pub(crate) stall: Stall,
     /// Flows that wait for the MAC address of a next hop.
@@ -140,6 +143,7 @@ impl Stack {
             changes: Changes::default(),
             looped: Loopback::default(),
             dirty: VecDeque::new(),
+            later: Later::default(),
             stall: Stall::default(),
             unresolved: HashMap::new(),
             urgent: UrgentTable::default(),
@@ -161,6 +165,32 @@ impl Stack {
     /// Fetches what a burst needs ahead of its processing once so many flows exist; for measurements.
     pub const fn prefetch_from(&mut self, flows: usize) {
         self.prefetch_from = flows;
+    }
+
+    /// The program runs between two turns: some acknowledgements wait for what it sends, see `later.rs`.
+    pub fn await_program(&mut self) {
+        self.later.begin();
+    }
+
+    /// A turn found nothing to do: the program has nothing to send either. Says whether something waited for it.
+    pub fn await_no_more(&mut self) -> bool {
+        let mut any = false;
+        while let Some(index) = self.later.pop_any() {
+            any |= self.acknowledge_now(index);
+        }
+        any
+    }
+
+    /// What was to wait for the program leaves, unless something has carried it.
+    pub(crate) fn acknowledge_now(&mut self, index: u32) -> bool {
+        let waits = self
+            .table
+            .parts(index)
+            .is_some_and(|(_, cold)| core::mem::take(&mut cold.waits));
+        if waits {
+            self.mark_dirty(index);
+        }
+        waits
     }
 
     /// Bytes of tables that a flow takes, rings and buffers not among them.
@@ -415,6 +445,7 @@ impl Stack {
         let dirty = (!self.dirty.is_empty()).then_some(Instant::ZERO);
         [
             dirty,
+            self.later.next_due(),
             self.wheel.next_due(),
             self.neighbors.next_due(),
             self.time_wait.next_due(),

@@ -235,6 +235,19 @@ pub fn touch(record: Record, what: Touched) {
     }
 }
 
+/// TCP_NODELAY of the record's socket was set to this.
+pub fn note_nodelay(record: Record, on: bool) {
+    if let Some(cell) = socket(record) {
+        if on {
+            cell.touched
+                .fetch_or(Touched::NODELAY_ON.0, Ordering::AcqRel);
+        } else {
+            cell.touched
+                .fetch_and(!Touched::NODELAY_ON.0, Ordering::AcqRel);
+        }
+    }
+}
+
 /// What may have been changed about the record's socket.
 #[must_use]
 pub fn touched(record: Record) -> Touched {

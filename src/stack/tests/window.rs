@@ -1,10 +1,13 @@
 //! The receive ring, its memory, and the window that follows from it.
 
+use core::net::SocketAddrV4;
 use core::time::Duration;
 
+use super::address;
+use super::pair::Pair;
 use super::peer::{ACK, FIN, PEER_ISS, PEER_PORT, PSH, SYN, Script, Segment};
-use crate::stack::FlowOptions;
 use crate::stack::handshake::shift_of;
+use crate::stack::{FlowOptions, FlowState};
 
 const NEXT: u32 = PEER_ISS + 1;
 
@@ -416,4 +419,80 @@ fn little_room_is_not_told_of() {
     let heard = script.wait(Duration::from_millis(1));
     let update = heard.last().expect("the peer must be told").1.tcp.window;
     assert_eq!(u32::from(update) << SHIFT, 2_000);
+}
+
+#[test]
+fn an_answer_that_the_program_makes_between_two_turns_carries_the_first_acknowledgement() {
+    let mut script = Script::listening(FlowOptions::default());
+    script.host.stack.await_program();
+    let (flow, iss) = script.open(PEER_PORT);
+    script.tell(&Segment::new(ACK | PSH, NEXT, iss + 1).carrying(b"ping"));
+    script.host.read(script.now, flow, 0);
+    script.host.stack.send(script.now, flow, b"pong");
+    let heard = script.burst(&[]);
+    assert_eq!(heard.len(), 1);
+    assert_eq!(
+        (heard[0].payload.as_slice(), heard[0].tcp.ack),
+        (b"pong".as_slice(), NEXT + 4)
+    );
+    // The end of the peer, and ours.
+    script.tell(&Segment::new(ACK | FIN, NEXT + 4, iss + 5));
+    script.host.stack.shutdown_write(script.now, flow);
+    let heard = script.burst(&[]);
+    assert_eq!(heard.len(), 1);
+    assert!(heard[0].is(ACK | FIN));
+    assert_eq!(heard[0].tcp.ack, NEXT + 5);
+    assert!(!script.host.stack.await_no_more(), "all was carried");
+}
+
+#[test]
+fn an_acknowledgement_that_nobody_carries_leaves_with_the_first_idle_turn_or_after_a_millisecond() {
+    for idles in [true, false] {
+        let mut script = Script::listening(FlowOptions::default());
+        script.host.stack.await_program();
+        let (_, iss) = script.open(PEER_PORT);
+        let ping = Segment::new(ACK | PSH, NEXT, iss + 1).carrying(b"ping");
+        script.tell(&ping);
+        assert!(script.burst(&[]).is_empty());
+        let begin = script.now;
+        let heard = if idles {
+            assert!(script.host.stack.await_no_more());
+            script.burst(&[]).pop().map(|heard| (script.now, heard))
+        } else {
+            script.wait(Duration::from_millis(30)).pop()
+        };
+        let (at, heard) = heard.unwrap();
+        assert!(heard.is(ACK) && heard.payload.is_empty());
+        assert_eq!(heard.tcp.ack, NEXT + 4);
+        assert!(at.since(begin) <= Duration::from_millis(2));
+        // More than a first request is acknowledged at once.
+        let more = script.ask(&Segment::new(ACK | PSH, NEXT + 4, iss + 1).carrying(b"more"));
+        assert_eq!(more.tcp.ack, NEXT + 8);
+    }
+}
+
+#[test]
+fn the_end_of_a_handshake_waits_for_the_request() {
+    let mut pair = Pair::new();
+    pair.a.stack.await_program();
+    pair.b.listen(80, 16);
+    let remote = SocketAddrV4::new(address(2), 80);
+    let flow = pair.a.connect(pair.now, remote);
+    let mut steps = 0;
+    while pair.a.facts(flow).state != FlowState::Established {
+        pair.run(Duration::from_micros(100));
+        steps += 1;
+        assert!(steps < 100, "no hand-shake");
+    }
+    assert!(pair.b.accept().is_empty(), "nothing was acknowledged yet");
+    pair.a.stack.send(pair.now, flow, b"request");
+    pair.run(Duration::from_micros(300));
+    let accepted = pair.b.accept();
+    assert_eq!(accepted.len(), 1);
+    assert_eq!(pair.b.read(pair.now, accepted[0], 0), b"request");
+    assert_eq!(
+        pair.b.stack.counters().rx_tcp_segments.value(),
+        2,
+        "SYN and request"
+    );
 }
