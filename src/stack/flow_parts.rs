@@ -45,6 +45,8 @@ pub(crate) struct Hot {
     pub(crate) phase: Phase,
     /// Small facts.
     pub(crate) flags: FlagWord,
+    /// An acknowledgement waits for the program; see `later.rs`.
+    pub(crate) waits: bool,
 }
 
 const _: () = assert!(size_of::<Hot>() == 64);
@@ -172,8 +174,6 @@ pub(crate) struct Cold {
     pub(crate) rest_at: u64,
     /// Bytes from that offset's page on that have memory again.
     pub(crate) awake: u32,
-    /// An acknowledgement waits for the program; see `later.rs`.
-    pub(crate) waits: bool,
     /// The sequence number behind everything that lies behind a gap.
     pub(crate) gap_end: u32,
     /// State seen last.
@@ -231,7 +231,6 @@ impl Cold {
             tx_acked: 0,
             rest_at: 0,
             awake: 0,
-            waits: false,
             gap_end: 0,
             state: FlowState::Closed,
             rx_finished: false,

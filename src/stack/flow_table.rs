@@ -137,6 +137,7 @@ impl FlowTable {
                     track: Track::default(),
                     phase: Phase::Free,
                     flags: FlagWord::default(),
+                    waits: false,
                 });
                 self.cold.push(Cold::vacant());
                 index
@@ -148,6 +149,7 @@ impl FlowTable {
         hot.track = Track::default();
         hot.phase = phase;
         hot.flags = FlagWord::default();
+        hot.waits = false;
         *cold = Cold::vacant();
         self.live += 1;
         self.link(index, key);

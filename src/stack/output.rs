@@ -283,8 +283,8 @@ impl Stack {
 
     /// A segment has left, and carried what waits.
     fn forget_wait(&mut self, index: u32) {
-        if let Some((_, cold)) = self.table.parts(index) {
-            cold.waits = false;
+        if let Some((hot, _)) = self.table.parts(index) {
+            hot.waits = false;
         }
     }
 

@@ -87,8 +87,8 @@ impl Stack {
             self.note_change(index);
         }
         if facts.tx_queue == 0 && self.later.takes(was, facts.state, is_first) {
-            if let Some((_, cold)) = self.table.parts(index) {
-                cold.waits = true;
+            if let Some((hot, _)) = self.table.parts(index) {
+                hot.waits = true;
             }
             return self.later.push(io.now, index);
         }

@@ -186,7 +186,7 @@ impl Stack {
         let waits = self
             .table
             .parts(index)
-            .is_some_and(|(_, cold)| core::mem::take(&mut cold.waits));
+            .is_some_and(|(hot, _)| core::mem::take(&mut hot.waits));
         if waits {
             self.mark_dirty(index);
         }
