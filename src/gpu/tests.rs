@@ -597,3 +597,14 @@ fn without_a_gpu_a_users_payload_is_refused_or_passes_as_the_rule_says() {
         );
     }
 }
+
+#[test]
+fn a_gpu_may_know_memory_by_other_addresses_and_may_refuse_it() {
+    let stand_in = StandIn::new("refuse=2@3", &[]);
+    let library = stand_in.library().to_str().unwrap().to_owned();
+    let rig = super::rig::Rig::open(&library, "0", &ptx(), 4_096).unwrap();
+    let seen = rig.register(1, false).unwrap();
+    assert_eq!((seen.bytes, seen.same_pointer), (2 << 20, false));
+    let refused = rig.register(1, false).unwrap_err();
+    assert!(refused.starts_with("cuMemHostRegister says 2"), "{refused}");
+}
