@@ -9,6 +9,8 @@ counters! {
         turns,
         /// Turns that found nothing to do.
         turns_idle,
+        /// What those took, in nanoseconds: of each at most 20 us, as more is somebody else's on the CPU.
+        turns_idle_ns,
         /// Times the lcore slept.
         sleeps,
         /// Gaps above 500 ms between two turns (stopped, paused machine).

@@ -37,6 +37,7 @@ impl Lcore {
     }
 
     fn wake_up(&mut self) {
+        self.in_vain = None;
         self.rx.arm(false);
         self.set_sleeping(false);
     }
@@ -82,6 +83,7 @@ impl Lcore {
 
     /// The calling thread drives from now on, until [`Lcore::leave`]: with inline progress each thread of the program in turn.
     pub fn enter(&mut self) {
+        self.in_vain = None;
         self.rx.enter();
     }
 

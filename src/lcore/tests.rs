@@ -5,6 +5,7 @@ mod broken;
 mod connect;
 mod ending;
 mod held;
+mod idle_time;
 mod info;
 mod lab;
 mod listener;

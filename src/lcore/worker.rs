@@ -107,6 +107,8 @@ pub struct Lcore {
     pub(super) slept: Duration,
     /// Somebody was woken since the loop asked.
     woke: bool,
+    /// When the last turn began, if it found nothing and the loop has done nothing but turns since.
+    pub(super) in_vain: Option<Instant>,
 }
 
 impl core::fmt::Debug for Lcore {
@@ -166,6 +168,7 @@ impl Lcore {
             resting: None,
             slept: Duration::ZERO,
             woke: false,
+            in_vain: None,
         }
     }
 
@@ -180,6 +183,11 @@ impl Lcore {
     pub fn turn(&mut self, real: Instant, slept: Duration) -> usize {
         if self.clock.advance(real, slept) {
             self.status.counters.time_gaps.raise();
+        }
+        if let Some(began) = self.in_vain.take() {
+            let took = real.nanos().saturating_sub(began.nanos());
+            let took = took.min(IDLE_TURN_MOST_NS);
+            self.status.counters.turns_idle_ns.add(took);
         }
         let families = &self.families;
         self.latency.begin(real, slept > Duration::ZERO, |token| {
@@ -209,6 +217,7 @@ impl Lcore {
         self.status.counters.turns.raise();
         if work == 0 {
             self.status.counters.turns_idle.raise();
+            self.in_vain = Some(real);
         } else {
             self.latency.worked();
         }
@@ -511,5 +520,7 @@ impl Taker for Entrance<'_> {
     }
 }
 
+/// More than this a turn that found nothing did not work for: somebody else had the CPU.
+const IDLE_TURN_MOST_NS: u64 = 20_000;
 /// Changes between two turns that need no allocation.
 const CHANGES_EXPECTED: usize = 256;

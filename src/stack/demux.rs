@@ -15,6 +15,7 @@ use super::frame::{
 };
 use super::header_option::{TcpOptions, check_ipv4_options};
 use super::network;
+use super::siphash::siphash_of_12;
 use crate::device::RxMeta;
 
 /// Both ends of a TCP connection as we see it.
@@ -44,6 +45,18 @@ impl FlowKey {
         let [i, j] = self.local.port().to_be_bytes();
         let [k, l] = self.remote.port().to_be_bytes();
         [a, b, c, d, e, f, g, h, i, j, k, l]
+    }
+
+    /// SipHash of [`FlowKey::to_bytes`], from registers.
+    pub(crate) fn keyed_hash(&self, secret: &[u8; 16]) -> u64 {
+        let address = |end: &SocketAddrV4| u32::from_le_bytes(end.ip().octets());
+        let port = |end: &SocketAddrV4| u32::from(end.port().swap_bytes());
+        let (local, remote) = (&self.local, &self.remote);
+        siphash_of_12(
+            secret,
+            u64::from(address(local)) | u64::from(address(remote)) << 32,
+            port(local) | port(remote) << 16,
+        )
     }
 }
 

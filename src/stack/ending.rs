@@ -233,7 +233,7 @@ impl Stack {
             (Phase::Queued, Some(listener)) => listener.leave_queue(),
             _ => {}
         }
-        let flags = hot.flags;
+        let flags = hot.flags.get();
         let (held, backed) = (cold.held, cold.meter.backed as usize);
         if hot.flags.has(Flags::GUEST)
             && let Some(place) = &self.place

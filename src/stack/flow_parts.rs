@@ -1,6 +1,7 @@
 //! The two parts of a flow: the hot line that every segment touches, and the cold part.
 
 use core::net::Ipv4Addr;
+use core::sync::atomic::{AtomicU16, Ordering};
 
 use super::api::{FlowOptions, FlowState};
 use super::buffers::{Held, Places};
@@ -42,11 +43,47 @@ pub(crate) struct Hot {
     pub(crate) track: Track,
     /// Who has the flow.
     pub(crate) phase: Phase,
-    /// [`Flags`].
-    pub(crate) flags: Flags,
+    /// Small facts.
+    pub(crate) flags: FlagWord,
 }
 
 const _: () = assert!(size_of::<Hot>() == 64);
+
+/// The [`Flags`] of a flow, loaded and stored whole. Of a plain number the compiler changes one byte in place, and whoever loads
+/// the number soon afterwards waits until that store has left the core. Nobody shares it.
+#[derive(Debug, Default)]
+pub(crate) struct FlagWord(AtomicU16);
+
+impl FlagWord {
+    /// All of them.
+    pub(crate) fn get(&self) -> Flags {
+        Flags(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Replaces all of them.
+    pub(crate) fn put(&self, flags: Flags) {
+        self.0.store(flags.0, Ordering::Relaxed);
+    }
+
+    /// [`Flags::has`].
+    pub(crate) fn has(&self, flag: Flags) -> bool {
+        self.get().has(flag)
+    }
+
+    /// [`Flags::set`].
+    pub(crate) fn set(&self, flag: Flags) {
+        let mut flags = self.get();
+        flags.set(flag);
+        self.put(flags);
+    }
+
+    /// [`Flags::clear`].
+    pub(crate) fn clear(&self, flag: Flags) {
+        let mut flags = self.get();
+        flags.clear(flag);
+        self.put(flags);
+    }
+}
 
 /// Small facts of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

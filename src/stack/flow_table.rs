@@ -7,8 +7,7 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 
 use super::demux::FlowKey;
 use super::flow::Engine;
-use super::flow_parts::{Cold, Flags, Hot, Phase};
-use super::siphash::siphash;
+use super::flow_parts::{Cold, FlagWord, Flags, Hot, Phase};
 use super::tracker::Track;
 use crate::id::FlowId;
 use crate::prefetch;
@@ -137,7 +136,7 @@ impl FlowTable {
                     engine: Engine::vacant(),
                     track: Track::default(),
                     phase: Phase::Free,
-                    flags: Flags::default(),
+                    flags: FlagWord::default(),
                 });
                 self.cold.push(Cold::vacant());
                 index
@@ -148,7 +147,7 @@ impl FlowTable {
         hot.engine = engine;
         hot.track = Track::default();
         hot.phase = phase;
-        hot.flags = Flags::default();
+        hot.flags = FlagWord::default();
         let meter = core::mem::take(&mut cold.meter);
         *cold = Cold {
             meter,
@@ -220,7 +219,7 @@ impl FlowTable {
     }
 
     fn hash(&self, key: FlowKey) -> u32 {
-        let hash = siphash(&self.secret, &key.to_bytes());
+        let hash = key.keyed_hash(&self.secret);
         u32::try_from(hash >> 32).unwrap_or(0)
     }
 

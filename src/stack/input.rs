@@ -6,7 +6,6 @@ use core::time::Duration;
 use super::api::{FlowMemory, FlowState};
 use super::ceiling::Ceiling;
 use super::demux::{Class, TcpFlags, TcpFrame, classify, classify_looped};
-use super::drop_reason::DropReason;
 use super::flow::Panicked;
 use super::flow_parts::{Cold, Flags, Hot, Phase};
 use super::guard::{
@@ -82,11 +81,11 @@ impl Stack {
             at = run.end;
             if run.len() > 1
                 && let flow = burst.get(run.start).and_then(|(_, flow)| *flow)
-                && let Some(frame) = join(frames, &burst, run.clone(), &mut joined)
+                && let Some(mut frame) = join(frames, &burst, run.clone(), &mut joined)
             {
                 self.counters.rx_segments_joined.add(run.len() as u64);
                 self.counters.rx_tcp_segments.add(run.len() as u64 - 1);
-                self.receive_tcp(&mut io, &mut joined, frame, flow);
+                self.receive_tcp(&mut io, &mut joined, &mut frame, flow);
                 continue;
             }
             for place in run {
@@ -94,8 +93,8 @@ impl Stack {
                 else {
                     break;
                 };
-                let (class, flow) = core::mem::replace(slot, TAKEN);
-                self.receive(&mut io, frame.bytes, class, flow);
+                let (class, flow) = slot;
+                self.receive(&mut io, frame.bytes, class, *flow);
             }
         }
         self.joined = joined;
@@ -172,21 +171,22 @@ impl Stack {
         while done < budget
             && let Some(mut frame) = self.looped.pop()
         {
-            let class = classify_looped(&frame, &self.rules);
+            let mut class = classify_looped(&frame, &self.rules);
             self.counters.rx_frames_looped.raise();
-            self.receive(io, &mut frame, class, None);
+            self.receive(io, &mut frame, &mut class, None);
             self.looped.recycle(frame);
             done += 1;
         }
         done
     }
 
-    fn receive(&mut self, io: &mut Io<'_>, bytes: &mut [u8], class: Class, flow: Option<u32>) {
+    /// A frame where it was classified: a copy of `class` would be read before it has left the core.
+    fn receive(&mut self, io: &mut Io<'_>, bytes: &mut [u8], class: &mut Class, flow: Option<u32>) {
         match class {
             Class::Tcp(frame) => self.receive_tcp(io, bytes, frame, flow),
-            Class::Udp(frame) => self.receive_udp(io, bytes, &frame),
-            Class::Icmp(frame) => self.receive_icmp(io, bytes, &frame),
-            Class::Arp(place) => self.receive_arp(io, bytes, place, true),
+            Class::Udp(frame) => self.receive_udp(io, bytes, frame),
+            Class::Icmp(frame) => self.receive_icmp(io, bytes, frame),
+            Class::Arp(place) => self.receive_arp(io, bytes, place.clone(), true),
             Class::NotOurs(reason) | Class::Bad(reason) => reason.counter(&self.counters).raise(),
         }
     }
@@ -195,7 +195,7 @@ impl Stack {
         &mut self,
         io: &mut Io<'_>,
         bytes: &mut [u8],
-        frame: TcpFrame,
+        frame: &mut TcpFrame,
         flow: Option<u32>,
     ) {
         self.counters.rx_tcp_segments.raise();
@@ -207,7 +207,7 @@ impl Stack {
         });
         match found.or_else(|| self.table.lookup(frame.key)) {
             Some(index) => self.receive_segment(io, bytes, frame, index),
-            None => self.receive_stray(io, bytes, &frame),
+            None => self.receive_stray(io, bytes, frame),
         }
     }
 
@@ -216,13 +216,13 @@ impl Stack {
         &mut self,
         io: &mut Io<'_>,
         bytes: &mut [u8],
-        mut frame: TcpFrame,
+        frame: &mut TcpFrame,
         index: u32,
     ) {
         let Some(view) = self.view(io.now, index) else {
             return;
         };
-        match judge(&view, &frame) {
+        match judge(&view, frame) {
             Action::Pass => {}
             Action::Ignore => return self.counters.rx_segments_ignored.raise(),
             Action::SynAckAgain => return self.resend_syn_ack(io, index),
@@ -230,7 +230,7 @@ impl Stack {
             Action::QueueFull => return self.counters.ack_dropped_accept_queue_full.raise(),
             Action::Defer => return self.counters.acks_deferred.raise(),
             Action::WithoutSyn => {
-                if !strip_syn(bytes, &mut frame) {
+                if !strip_syn(bytes, frame) {
                     return;
                 }
             }
@@ -240,18 +240,18 @@ impl Stack {
             }
             Action::Reset => return self.reset_by_peer(io, index),
         }
-        if is_of_before(&view, &frame) {
-            return self.end_before(io, &frame, index);
+        if is_of_before(&view, frame) {
+            return self.end_before(io, frame, index);
         }
         let mut owes_ack = false;
         let begin = frame.seq;
         let plausible;
         if view.state == FlowState::SynSent {
-            plausible = self.note_syn_ack(bytes, &frame, index);
+            plausible = self.note_syn_ack(bytes, frame, index);
         } else {
-            plausible = is_expected(&view, &frame);
-            refresh_ack(&view, bytes, &mut frame);
-            match trim(&view, bytes, &mut frame) {
+            plausible = is_expected(&view, frame);
+            refresh_ack(&view, bytes, frame);
+            match trim(&view, bytes, frame) {
                 Trim::Inside => {}
                 Trim::Cut => self.counters.rx_segments_trimmed.raise(),
                 Trim::Probe => {
@@ -270,14 +270,14 @@ impl Stack {
             }
             if view.state != FlowState::SynSent {
                 hot.engine
-                    .set_ack_delay(ack_delay(hot.flags, &frame, cold.meter.mss));
+                    .set_ack_delay(ack_delay(hot.flags.get(), frame, cold.meter.mss));
             }
             // Whoever only guesses must not lead our answers elsewhere.
             if plausible {
                 cold.mac = frame.source_mac;
                 cold.watchdog.heard(io.now);
                 cold.window_closed = frame.window == 0;
-                cold.meter.note_window(&frame);
+                cold.meter.note_window(frame);
                 if frame.flags.contains(TcpFlags::ACK)
                     && distance(frame.ack, hot.track.snd_nxt) >= 0
                 {
@@ -289,14 +289,14 @@ impl Stack {
         if frame.flags.contains(TcpFlags::URG)
             && view.state != FlowState::SynSent
             && plausible
-            && self.acknowledges_what_was_sent(&view, &frame, index)
+            && self.acknowledges_what_was_sent(&view, frame, index)
         {
-            self.note_urgent(bytes, &frame, begin, index);
+            self.note_urgent(bytes, frame, begin, index);
         }
-        if frame.payload_len > 0 && !self.make_place(io, &frame, index) {
+        if frame.payload_len > 0 && !self.make_place(io, frame, index) {
             return;
         }
-        if plausible && self.feed_pieces(io, &frame, index).is_err() {
+        if plausible && self.feed_pieces(io, frame, index).is_err() {
             return self.drop_broken(io, index);
         }
         let Some(packet) = bytes.get(frame.ip.clone()) else {
@@ -402,7 +402,7 @@ impl Stack {
             mac: cold.mac,
             looped: hot.flags.has(Flags::LOOPED),
             now: io.now,
-            urgent: self.urgent.sending(hot.flags, index),
+            urgent: self.urgent.sending(hot.flags.get(), index),
             sent: 0,
             segment_bytes: 0,
             #[cfg(test)]
@@ -440,7 +440,5 @@ fn ack_delay(flags: Flags, frame: &TcpFrame, mss: u16) -> Duration {
 
 /// Frames that are looked up together.
 const GROUP: usize = 8;
-/// What is left of a frame that was processed.
-const TAKEN: (Class, Option<u32>) = (Class::NotOurs(DropReason::EtherType), None);
 /// Linux' TCP_DELACK_MIN, below the 500 ms of RFC 1122 section 4.2.3.2.
 pub(crate) const ACK_DELAY: Duration = Duration::from_millis(40);

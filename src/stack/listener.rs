@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use super::api::{FlowOptions, ListenRequest, Owner};
 use super::demux::FlowKey;
-use super::siphash::siphash;
 use super::view::ListenerView;
 use crate::errno::Errno;
 use crate::id::{FlowId, ListenerId};
@@ -281,7 +280,7 @@ impl ListenerTable {
         let place = match group.len() {
             0 | 1 => 0,
             count => {
-                let hash = siphash(secret, &key.to_bytes()) >> 32;
+                let hash = key.keyed_hash(secret) >> 32;
                 // Scaled, not divided: all bits of the hash count (reciprocal_scale).
                 let scaled =
                     |count: usize| usize::try_from((hash * count as u64) >> 32).unwrap_or(0);

@@ -17,7 +17,7 @@ impl Stack {
             return;
         }
         // Changed here and written once: a byte that was just stored makes the next load of the word wait for memory.
-        let mut flags = hot.flags;
+        let mut flags = hot.flags.get();
         let facts = hot.engine.facts();
         let was = cold.state;
         let rx_total = cold.consumed + facts.rx_queue as u64;
@@ -59,7 +59,7 @@ impl Stack {
                 cold.watchdog.progressed();
             }
         }
-        hot.flags = flags;
+        hot.flags.put(flags);
         if hot.phase == Phase::Orphan && facts.rx_queue > 0 && facts.state != FlowState::Closed {
             // Nobody will read it (RFC 1122 4.2.2.13; Linux counts TCPAbortOnData).
             self.counters.flows_reset_data_after_close.raise();

@@ -316,7 +316,7 @@ impl Stack {
             cold.meter.tos = options.tos;
             super::ceiling::owe_window(hot, cold);
             hot.engine.set_options(options);
-            if self.urgent.sending(hot.flags, index).is_some() {
+            if self.urgent.sending(hot.flags.get(), index).is_some() {
                 hot.engine.hurry(true, options);
             }
             self.mark_dirty(index);
@@ -362,7 +362,7 @@ impl Stack {
             srtt_us: cold.meter.srtt_us,
             retransmits: cold.meter.retransmits,
             mss: cold.meter.mss,
-            urgent: self.urgent.received(hot.flags, index),
+            urgent: self.urgent.received(hot.flags.get(), index),
             soft_error: cold.soft_error.filter(|_| cold.options.receive_errors),
             unsent: unsent(hot, cold),
         })

@@ -6,7 +6,6 @@ use core::time::Duration;
 
 use super::demux::{FlowKey, TcpFlags, TcpFrame};
 use super::segment::ControlSegment;
-use super::siphash::siphash;
 use crate::time::Instant;
 
 /// Segments other than a FIN are answered at most this often per connection, so that two ends in
@@ -281,7 +280,7 @@ impl TimeWaitTable {
 
     #[allow(clippy::cast_possible_truncation)] // only the low bits are kept
     fn bucket(&self, key: FlowKey) -> usize {
-        siphash(&self.secret, &key.to_bytes()) as usize & (self.buckets.len() - 1)
+        key.keyed_hash(&self.secret) as usize & (self.buckets.len() - 1)
     }
 
     fn find(&self, key: FlowKey) -> Option<u32> {

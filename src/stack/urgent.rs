@@ -111,7 +111,7 @@ impl Stack {
         let Some(position) = offset_of(hot, cold, byte) else {
             return;
         };
-        let before = self.urgent.received(hot.flags, index);
+        let before = self.urgent.received(hot.flags.get(), index);
         // Only one that is not here yet is news, and only one behind the last.
         if position < cold.rx_total || position < before.end || cold.rx_finished {
             return;

@@ -1,6 +1,6 @@
 """CPU of a request: all threads of program and host, less the turns of the loop that found nothing; and what the machine did.
 
-A turn that finds nothing costs what it costs at rest: CPU time of a busy-polling host without work, divided by its turns.
+The loop counts what its turns that found nothing took (`turns_idle_ns`).
 
 With both ends inline also the network's part of a request: what the server takes less what Redis takes over a transport that
 costs nothing (`benches/c/stub.c`, preloaded into the same binary on the same CPU).
@@ -10,9 +10,7 @@ import json
 import os
 import subprocess
 import tempfile
-import time
 
-from .. import machine
 from ..rows import AT_MOST, KERNEL, KNET, Results
 from ..world import SERVER_CPU, preloaded
 from .redis import Redis
@@ -88,24 +86,12 @@ def redis_alone_us(requests):
 
 
 def one_round(results, world, requests):
-    idle = idle_turn_ns(world) if world.label == KNET else 0.0
     stats = world.lab.stats() if world.label == KNET else {}
     cpu, busy = world.cpu_ns(), world.busy_ns()
     world.benchmark(CLIENTS, requests, 1, 3)
     cpu, busy = world.cpu_ns() - cpu, world.busy_ns() - busy
-    turns = world.lab.stats().get("turns_idle", 0) - stats.get("turns_idle", 0) if world.label == KNET else 0
+    idle = world.lab.stats()["turns_idle_ns"] - stats["turns_idle_ns"] if world.label == KNET else 0
     per = 1000 * 2 * requests
-    results.add("server's side, less idle turns", "us a request", world.label, max(0.0, cpu - turns * idle) / per)
+    results.add("server's side, less idle turns", "us a request", world.label, (cpu - idle) / per)
     results.add("server's side, as it is", "us a request", world.label, cpu / per)
     results.add("whole machine, client too", "us a request", world.label, busy / per)
-
-
-def idle_turn_ns(world):
-    """What a turn without work costs: nobody asks anything, and the host spins until it sleeps."""
-    # Inline the program's own thread makes the turns.
-    host = world.find("s", "knetd") or world.server
-    before, turns = machine.cpu_ns(host), world.lab.stats().get("turns_idle", 0)
-    time.sleep(0.2)
-    # The question itself wakes the host, which then spins for a while.
-    used, more = machine.cpu_ns(host) - before, world.lab.stats().get("turns_idle", 0) - turns
-    return used / more if more else 0.0

@@ -9,6 +9,7 @@ use made::{Made, OUR_IP, PEER, PEER_IP, rules, wire, with_ip_byte, with_ip_optio
 use super::*;
 use crate::stack::frame::put_word;
 use crate::stack::network::directed_broadcast;
+use crate::stack::siphash::siphash;
 
 #[test]
 fn a_segment_gives_key_numbers_and_places() {
@@ -41,6 +42,9 @@ fn a_segment_gives_key_numbers_and_places() {
         frame.key.to_bytes(),
         [10, 77, 0, 1, 10, 77, 0, 2, 0x18, 0xeb, 0x9c, 0x40]
     );
+    let secret = [0x5a; 16];
+    let hash = siphash(&secret, &frame.key.to_bytes());
+    assert_eq!(frame.key.keyed_hash(&secret), hash);
 }
 
 #[test]
