@@ -15,6 +15,7 @@ fn main() {
         "c/shim.h",
         "c/shim.c",
         "c/process.c",
+        "c/peer.c",
         "c/bind.h",
         "../src/device/plugin_abi.rs",
     ] {
@@ -126,6 +127,7 @@ fn compile(flags: &[String]) -> Result<(), String> {
     build
         .file("c/shim.c")
         .file("c/process.c")
+        .file("c/peer.c")
         .warnings(true)
         .extra_warnings(true)
         .flag("-Wno-unused-parameter");

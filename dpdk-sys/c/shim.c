@@ -6,7 +6,6 @@
 #include "shim.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -57,11 +56,12 @@ struct knet_queue {
 	struct rte_mempool *pool;
 	struct rte_mempool *large; /* for frames that do not fit into `pool`; may be NULL */
 	uint64_t tx_offloads;
+	bool peer_decides; /* whether super-frames can be sent (peer.c) */
 	struct knet_stats stats;
 };
 
 struct knet_queue *knet_queue_new(uint16_t port, uint16_t queue, struct rte_mempool *pool,
-				  struct rte_mempool *large, uint64_t tx_offloads)
+				  struct rte_mempool *large, uint64_t tx_offloads, bool peer_decides)
 {
 	struct knet_queue *q = calloc(1, sizeof(*q));
 
@@ -74,6 +74,7 @@ struct knet_queue *knet_queue_new(uint16_t port, uint16_t queue, struct rte_memp
 	q->pool = pool;
 	q->large = large;
 	q->tx_offloads = tx_offloads;
+	q->peer_decides = peer_decides;
 	return q;
 }
 
@@ -233,8 +234,17 @@ uint32_t knet_tx_alloc(struct knet_queue *q, struct knet_slot *slots, uint32_t c
 	return count;
 }
 
-/* Writes what the port needs to fill in checksums and to cut; false = the headers make no sense. */
-static bool offload(const struct knet_queue *q, struct rte_mbuf *m, uint16_t segment_bytes)
+/* 1 = super-frames can be sent now. */
+uint32_t knet_tx_cuts(struct knet_queue *q)
+{
+	return (q->tx_offloads & RTE_ETH_TX_OFFLOAD_TCP_TSO) != 0 || (q->peer_decides && knet_peer_agrees());
+}
+
+/*
+ * Writes what the port needs to fill in checksums and, when it `cuts`, to cut; false = the headers make no sense, or nobody
+ * is there to cut.
+ */
+static bool offload(const struct knet_queue *q, struct rte_mbuf *m, uint16_t segment_bytes, bool cuts)
 {
 	uint8_t *frame = rte_pktmbuf_mtod(m, uint8_t *);
 	uint32_t l2 = RTE_ETHER_HDR_LEN;
@@ -274,7 +284,7 @@ static bool offload(const struct knet_queue *q, struct rte_mbuf *m, uint16_t seg
 	m->l4_len = l4;
 	m->ol_flags |= RTE_MBUF_F_TX_TCP_CKSUM;
 	if (segment_bytes != 0 && l2 + l3 + l4 + segment_bytes < m->data_len) {
-		if ((q->tx_offloads & RTE_ETH_TX_OFFLOAD_TCP_TSO) == 0)
+		if (!cuts || (q->peer_decides && type != RTE_ETHER_TYPE_IPV4))
 			return false;
 		m->ol_flags |= RTE_MBUF_F_TX_TCP_SEG;
 		m->tso_segsz = segment_bytes;
@@ -288,7 +298,8 @@ static bool offload(const struct knet_queue *q, struct rte_mbuf *m, uint16_t seg
 			m->ol_flags |= RTE_MBUF_F_TX_IP_CKSUM;
 		else
 			ip->hdr_checksum = (uint16_t)~rte_raw_cksum(ip, l3);
-		tcp->cksum = rte_ipv4_phdr_cksum(ip, m->ol_flags);
+		/* A card wants the sum without the length, which differs from segment to segment; virtio wants it as it is. */
+		tcp->cksum = rte_ipv4_phdr_cksum(ip, q->peer_decides ? 0 : m->ol_flags);
 	} else {
 		m->ol_flags |= RTE_MBUF_F_TX_IPV6;
 		tcp->cksum = rte_ipv6_phdr_cksum((struct rte_ipv6_hdr *)(frame + l2), m->ol_flags);
@@ -296,11 +307,8 @@ static bool offload(const struct knet_queue *q, struct rte_mbuf *m, uint16_t seg
 	return true;
 }
 
-/*
- * Sends from the front and returns how many slots are done with: sent, or dropped because nobody
- * could ever send them (counted). The others stay the caller's, untouched but for their checksums.
- */
-uint32_t knet_tx_burst(struct knet_queue *q, const struct knet_slot *slots, uint32_t count)
+/* As knet_tx_burst; `cuts`: super-frames can be sent. */
+static uint32_t send_burst(struct knet_queue *q, const struct knet_slot *slots, uint32_t count, bool cuts)
 {
 	struct rte_mbuf *burst[KNET_BURST_MAX];
 	bool prepare = false;
@@ -308,8 +316,6 @@ uint32_t knet_tx_burst(struct knet_queue *q, const struct knet_slot *slots, uint
 	uint16_t sent;
 	uint32_t i;
 
-	if (count > KNET_BURST_MAX)
-		count = KNET_BURST_MAX;
 	for (i = 0; i < count; i++) {
 		struct rte_mbuf *m = slots[i].handle;
 		bool good = slots[i].len <= (uint32_t)(m->buf_len - m->data_off);
@@ -319,7 +325,7 @@ uint32_t knet_tx_burst(struct knet_queue *q, const struct knet_slot *slots, uint
 			m->pkt_len = slots[i].len;
 			m->ol_flags = 0;
 			if ((slots[i].flags & KNET_TX_CHECKSUM) != 0 || slots[i].segment_bytes != 0) {
-				good = offload(q, m, slots[i].segment_bytes);
+				good = offload(q, m, slots[i].segment_bytes, cuts);
 				prepare = true;
 			}
 		}
@@ -349,6 +355,29 @@ uint32_t knet_tx_burst(struct knet_queue *q, const struct knet_slot *slots, uint
 	}
 	sent = rte_eth_tx_burst(q->port, q->queue, burst, ready);
 	return sent;
+}
+
+/*
+ * Sends from the front and returns how many slots are done with: sent, or dropped because nobody
+ * could ever send them (counted). The others stay the caller's, untouched but for their checksums.
+ * A super-frame that was made before a peer came which takes none is among those that are dropped.
+ */
+uint32_t knet_tx_burst(struct knet_queue *q, const struct knet_slot *slots, uint32_t count)
+{
+	const bool cuts = (q->tx_offloads & RTE_ETH_TX_OFFLOAD_TCP_TSO) != 0;
+	bool large = false;
+	uint32_t done;
+	uint32_t i;
+
+	if (count > KNET_BURST_MAX)
+		count = KNET_BURST_MAX;
+	for (i = 0; q->peer_decides && i < count; i++)
+		large |= slots[i].segment_bytes != 0;
+	if (!large)
+		return send_burst(q, slots, count, cuts);
+	done = send_burst(q, slots, count, knet_peer_enter());
+	knet_peer_leave();
+	return done;
 }
 
 void knet_queue_stats(const struct knet_queue *q, struct knet_stats *out)

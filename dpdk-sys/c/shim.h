@@ -6,6 +6,7 @@
 #ifndef KNET_SHIM_H
 #define KNET_SHIM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -63,14 +64,26 @@ struct rte_mempool *knet_copied_pool(const char *name, uint32_t count, uint32_t 
 uint32_t knet_pool_chunks(struct rte_mempool *pool, struct knet_chunk *chunks, uint32_t room, uint32_t used);
 
 struct knet_queue *knet_queue_new(uint16_t port, uint16_t queue, struct rte_mempool *pool,
-				  struct rte_mempool *large, uint64_t tx_offloads);
+				  struct rte_mempool *large, uint64_t tx_offloads, bool peer_decides);
 void knet_queue_free(struct knet_queue *q);
 
 uint32_t knet_rx_burst(struct knet_queue *q, struct knet_slot *slots, uint32_t max);
 void knet_rx_free(struct knet_queue *q, const struct knet_slot *slots, uint32_t count);
 uint32_t knet_tx_alloc(struct knet_queue *q, struct knet_slot *slots, uint32_t count, uint32_t bytes);
 uint32_t knet_tx_burst(struct knet_queue *q, const struct knet_slot *slots, uint32_t count);
+uint32_t knet_tx_cuts(struct knet_queue *q);
 void knet_queue_stats(const struct knet_queue *q, struct knet_stats *out);
+
+/* What the peer of a vhost port agreed to. `driver_name` is the driver's own literal. */
+int knet_peer_watch(uint16_t port, const char *driver_name);
+void knet_peer_unwatch(void);
+/* Asks anew: for a peer that was there before the port was started. */
+void knet_peer_ask(void);
+/* Whether super-frames may be made now. */
+bool knet_peer_agrees(void);
+/* Whether they may be sent, from here to knet_peer_leave. */
+bool knet_peer_enter(void);
+void knet_peer_leave(void);
 
 /* Sleeping. */
 void knet_queue_use_socket(struct knet_queue *q, int fd);

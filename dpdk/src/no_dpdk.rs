@@ -17,6 +17,7 @@ pub(crate) const TABLE: Table = Table {
     free,
     tx_alloc,
     tx_burst,
+    tx_cuts,
     wait_fd,
     arm,
     stats,
@@ -61,6 +62,10 @@ unsafe extern "C" fn tx_alloc(_: *mut Queue, _: *mut Slot, _: u32, _: u32) -> u3
 }
 
 unsafe extern "C" fn tx_burst(_: *mut Queue, _: *const Slot, _: u32) -> u32 {
+    0
+}
+
+unsafe extern "C" fn tx_cuts(_: *mut Queue) -> u32 {
     0
 }
 

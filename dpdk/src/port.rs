@@ -18,6 +18,8 @@ pub(crate) struct Port {
     queues: Vec<*mut Queue>,
     pool: *mut sys::rte_mempool,
     large: *mut sys::rte_mempool,
+    /// For received frames, where they are to lie in large buffers.
+    received: *mut sys::rte_mempool,
     own_process: bool,
     /// Somebody else may read the frames' memory until the process ends.
     is_lent: bool,
@@ -34,6 +36,8 @@ struct Plan {
     mtu_by_kernel: bool,
     rx_offloads: u64,
     tx_offloads: u64,
+    /// Whether super-frames can be sent is the peer's to say.
+    peer_decides: bool,
     interrupts: bool,
 }
 
@@ -56,24 +60,36 @@ impl Port {
         // SAFETY: the port is valid.
         let socket = unsafe { sys::rte_eth_dev_socket_id(id) };
         let copies = driver == "net_af_packet";
-        let (count, room) = (args.pool_mbufs, args.mbuf_room);
-        let pool = make_pool(c"knet_frames", count, room, socket, copies)?;
-        let large = if args.large_mbufs == 0 {
-            ptr::null_mut()
-        } else {
-            let (count, room) = (args.large_mbufs, args.large_room);
-            make_pool(c"knet_large", count, room, socket, copies)?
+        let pools = |name, count: u32, room| {
+            if count == 0 {
+                return Ok(ptr::null_mut());
+            }
+            // Not all of them in the caches of some lcores.
+            let cache = (count / u32::from(queues) / 4).min(256);
+            make_pool(name, (count, cache), room, socket, copies)
         };
+        let pool = pools(c"knet_frames", args.pool_mbufs, args.mbuf_room)?;
+        let large = pools(c"knet_large", args.large_mbufs, args.large_room)?;
+        // Of its own: a ring that cannot be filled again, because what is sent holds the buffers, would be deaf to the
+        // acknowledgements that it is held for.
+        let received = pools(c"knet_received", args.rx_large_mbufs, args.large_room)?;
         let mut port = Self {
             id,
             queues: Vec::new(),
             pool,
             large,
+            received,
             own_process: args.own_process != 0,
             is_lent: false,
         };
         let own_socket = driver == "net_af_packet" || driver == "net_af_xdp";
         let mut plan = plan(args, &info, own_socket, &driver, &title)?;
+        if plan.peer_decides {
+            // Before the port is configured: its peer may come at once.
+            // SAFETY: the port is valid, the name is the driver's own.
+            let rc = unsafe { sys::knet_peer_watch(id, info.driver_name) };
+            plan.peer_decides = rc == 0;
+        }
         if let Err(failure) = port.start(args, queues, &info, &plan, &title) {
             // Some drivers refuse receive interrupts instead of ignoring the wish.
             if !plan.interrupts {
@@ -81,6 +97,10 @@ impl Port {
             }
             plan.interrupts = false;
             port.start(args, queues, &info, &plan, &title)?;
+        }
+        if plan.peer_decides {
+            // SAFETY: the port is started.
+            unsafe { sys::knet_peer_ask() };
         }
         port.make_queues(queues, &plan)?;
         port.find_wakeups(before, own_socket, plan.interrupts);
@@ -125,7 +145,7 @@ impl Port {
         // SAFETY: the port is valid and stopped, the configuration lives for the call.
         let rc = unsafe { sys::rte_eth_dev_configure(self.id, queues, queues, &raw const conf) };
         check(rc, title, "the configuration was refused")?;
-        self.set_up_queues(args, queues, title)?;
+        self.set_up_queues(args, queues, info, title)?;
         self.set_mtu(plan, title)?;
         self.set_mac(args, title)?;
         // SAFETY: the port is configured and its queues are set up.
@@ -137,7 +157,13 @@ impl Port {
         Ok(())
     }
 
-    fn set_up_queues(&self, args: &StartArgs, queues: u16, title: &str) -> Result<(), Failure> {
+    fn set_up_queues(
+        &self,
+        args: &StartArgs,
+        queues: u16,
+        info: &sys::rte_eth_dev_info,
+        title: &str,
+    ) -> Result<(), Failure> {
         let mut rx_entries = u16::try_from(args.rx_ring_entries).unwrap_or(u16::MAX);
         let mut tx_entries = u16::try_from(args.tx_ring_entries).unwrap_or(u16::MAX);
         let (rx, tx) = (&raw mut rx_entries, &raw mut tx_entries);
@@ -156,14 +182,28 @@ impl Port {
                     rx_entries,
                     socket,
                     ptr::null(),
-                    self.pool,
+                    if self.received.is_null() {
+                        self.pool
+                    } else {
+                        self.received
+                    },
                 )
             };
             check(rc, title, "a receive queue was refused")?;
-            // SAFETY: the same.
-            let rc = unsafe {
-                sys::rte_eth_tx_queue_setup(self.id, queue, tx_entries, socket, ptr::null())
+            let set_up = |conf: *const sys::rte_eth_txconf| {
+                // SAFETY: the same; `conf` is null or lives for the call.
+                unsafe { sys::rte_eth_tx_queue_setup(self.id, queue, tx_entries, socket, conf) }
             };
+            let mut rc = -EINVAL;
+            if frees_late(info) {
+                let mut conf = info.default_txconf;
+                conf.tx_free_thresh = tx_entries.min(VIRTIO_RING).saturating_sub(4);
+                rc = set_up(&raw const conf);
+            }
+            // A ring shorter than that keeps what the driver thinks best.
+            if rc != 0 {
+                rc = set_up(ptr::null());
+            }
             check(rc, title, "a transmit queue was refused")?;
         }
         Ok(())
@@ -198,7 +238,14 @@ impl Port {
         for index in 0..queues {
             // SAFETY: the port has this queue, the pools live as long as the port.
             let queue = unsafe {
-                sys::knet_queue_new(self.id, index, self.pool, self.large, plan.tx_offloads)
+                sys::knet_queue_new(
+                    self.id,
+                    index,
+                    self.pool,
+                    self.large,
+                    plan.tx_offloads,
+                    plan.peer_decides,
+                )
             };
             if queue.is_null() {
                 return Err(Failure::new(-12, "no memory for a queue"));
@@ -259,13 +306,20 @@ impl Port {
         set(plan.rx_offloads & rx_checksum != 0, OFFLOAD_RX_CHECKSUM);
         set(plan.rx_offloads & lro != 0, OFFLOAD_LRO);
         set(plan.tx_offloads & tx_checksum != 0, OFFLOAD_TX_CHECKSUM);
-        set(plan.tx_offloads & tso != 0, OFFLOAD_TSO);
+        let cuts = plan.tx_offloads & tso != 0 || plan.peer_decides;
+        set(cuts, OFFLOAD_TSO);
         set(own_socket, TRUST_CHECKSUM);
-        if plan.tx_offloads & tso != 0 {
+        if cuts {
             facts.tso_bytes = args.large_room;
         }
+        let more = if plan.peer_decides {
+            ", super-frames while its peer takes them"
+        } else {
+            ""
+        };
         let room = facts.description.len() - 1;
-        for (to, from) in facts.description.iter_mut().zip(title.bytes().take(room)) {
+        let text = title.bytes().chain(more.bytes()).take(room);
+        for (to, from) in facts.description.iter_mut().zip(text) {
             *to = from;
         }
         facts
@@ -311,7 +365,7 @@ impl Port {
             tx_errors: driver.oerrors,
             ..Stats::default()
         };
-        for pool in [self.pool, self.large] {
+        for pool in [self.pool, self.large, self.received] {
             add_pool(&mut out, pool);
         }
         for queue in &self.queues {
@@ -336,7 +390,7 @@ impl Port {
         self.is_lent = true;
         let room = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
         let mut count = 0;
-        for pool in [self.pool, self.large] {
+        for pool in [self.pool, self.large, self.received] {
             // SAFETY: null, or a pool of the port's; there are `room` places, of which `count` are taken.
             count = unsafe { sys::knet_pool_chunks(pool, chunks.as_mut_ptr(), room, count) };
         }
@@ -347,6 +401,8 @@ impl Port {
     /// promises that no burst call runs.
     pub(crate) fn close(self) -> bool {
         let _diverted = eal::divert(self.own_process);
+        // SAFETY: the port is valid; nothing happens where no peer is watched.
+        unsafe { sys::knet_peer_unwatch() };
         // SAFETY: the port is started.
         unsafe { sys::rte_eth_dev_stop(self.id) };
         // SAFETY: the port is stopped.
@@ -362,9 +418,21 @@ impl Port {
         unsafe { sys::rte_mempool_free(self.pool) };
         // SAFETY: the same; null is allowed.
         unsafe { sys::rte_mempool_free(self.large) };
+        // SAFETY: the same.
+        unsafe { sys::rte_mempool_free(self.received) };
         true
     }
 }
+
+/// Whether the driver (virtio, as a card or a process) leaves sent buffers in its ring until 32 places are left: large ones run out
+/// before that, and each is used again when it has left the caches.
+fn frees_late(info: &sys::rte_eth_dev_info) -> bool {
+    eal::string(info.driver_name).is_some_and(|name| name.to_bytes().starts_with(b"net_virtio"))
+}
+
+/// Entries of a ring of virtio unless it is told otherwise.
+const VIRTIO_RING: u16 = 256;
+const EINVAL: c_int = 22;
 
 /// The MTU that every driver has without being told.
 const DEFAULT_MTU: u16 = 1500;
@@ -506,9 +574,12 @@ fn plan(
     if args.large_mbufs == 0 {
         tx |= info.tx_offload_capa & fast_free;
     }
+    let peer_decides =
+        driver == "net_vhost" && tx & tcp != 0 && wish(OFFLOAD_TSO) && args.large_mbufs != 0;
     Ok(Plan {
         mtu,
         mtu_by_kernel,
+        peer_decides,
         rx_offloads: rx,
         tx_offloads: tx,
         interrupts: !own_socket,
@@ -547,14 +618,13 @@ fn add_pool(out: &mut Stats, pool: *mut sys::rte_mempool) {
 
 fn make_pool(
     name: &CStr,
-    count: u32,
+    (count, cache): (u32, u32),
     room: u32,
     socket: c_int,
     copies: bool,
 ) -> Result<*mut sys::rte_mempool, Failure> {
     let bytes = u16::try_from(room.saturating_add(HEADROOM))
         .map_err(|_| Failure::new(-22, format!("buffers of {room} bytes are too large")))?;
-    let cache = (count / 4).min(256);
     let pool = if copies {
         // SAFETY: EAL is up, the name ends with NUL.
         unsafe { sys::knet_copied_pool(name.as_ptr(), count, cache, bytes, socket) }

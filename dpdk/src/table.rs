@@ -26,6 +26,7 @@ pub(crate) const TABLE: Table = Table {
     free: sys::knet_rx_free,
     tx_alloc: sys::knet_tx_alloc,
     tx_burst: sys::knet_tx_burst,
+    tx_cuts: sys::knet_tx_cuts,
     wait_fd: sys::knet_wait_fd,
     arm: sys::knet_arm,
     stats,

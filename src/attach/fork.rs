@@ -237,6 +237,6 @@ fn settle(link: &Link, number: u32, socket: i32) {
     // The host, which may not have seen Fork yet, makes the cell LIVE when it sees Child.
     let message = Message::new(Kind::Child, number, thread::process());
     if link::send(socket, &message, None).is_err() {
-        link.mark_dead();
+        link.lose();
     }
 }

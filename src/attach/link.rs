@@ -1,16 +1,17 @@
 //! The program's end of the channel: both mappings, the control socket, the lcores' eventfds.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
 use std::sync::OnceLock;
 
 use super::object::Object;
-use crate::channel::cell::host_state;
+use crate::channel::cell::{ProcCell, host_state, process as process_state};
 use crate::channel::layout::{LCORES_MAX, PROCS};
 use crate::channel::map::{Control, Receive};
 use crate::channel::message::{HEAD_BYTES, Kind, Message, TEXT_BYTES};
 use crate::channel::sync::Ordering as ChannelOrdering;
 use crate::errno::{Errno, Result};
-use crate::ffi::descriptor;
+use crate::ffi::{descriptor, process};
 use crate::readiness;
 
 /// Hosts that a process can have been attached to, one after the other.
@@ -132,6 +133,9 @@ pub(super) fn all_taken() -> bool {
     PRESENT.load(Ordering::Acquire) as usize >= LINKS
 }
 
+/// So long after its sockets are closed a host that was killed may still seem to live.
+const ENDS_WITHIN: Duration = Duration::from_millis(20);
+
 /// [`Link::look`] asks the kernel at most once in this time.
 const LOOK_NANOS: u64 = 20_000_000;
 
@@ -189,17 +193,42 @@ impl Link {
 
     /// In a forked child that got no share: its sockets are reset, and nothing that it closes is its parent's.
     pub fn disown(&self) {
-        if !self.is_dead() {
-            self.disowned.store(true, Ordering::Relaxed);
-        }
-        self.mark_dead();
-        self.process.store(PROCS, Ordering::Relaxed);
+        self.renounce();
         self.claim();
         // The hang-up of the parent's socket must not wait for us.
         let parents = self.control_socket.swap(-1, Ordering::Relaxed);
         if parents >= 0 {
             descriptor::close(parents);
         }
+    }
+
+    /// What is shared with the others of the family is theirs, unless its host was dead before.
+    fn renounce(&self) {
+        if !self.is_dead() {
+            self.disowned.store(true, Ordering::Relaxed);
+        }
+        self.mark_dead();
+        self.process.store(PROCS, Ordering::Relaxed);
+    }
+
+    /// Whether the host, which has hung up, lives and serves others: it has refused the child that this process is. Where host and
+    /// program do not see each other's processes nobody can tell; the host then counts as gone.
+    fn is_refused(&self) -> bool {
+        let number = self.process();
+        let is_ours = |cell: &ProcCell| {
+            cell.state.load(ChannelOrdering::Acquire) == process_state::LIVE
+                && cell.pid.load(ChannelOrdering::Relaxed) == crate::thread::process()
+        };
+        // Whom it has served once it has not refused, and a cell of a dead host stays as it was.
+        if self.control.process(number).is_none_or(is_ours) {
+            return false;
+        }
+        let host = self
+            .control
+            .header()
+            .host_pid
+            .load(ChannelOrdering::Relaxed);
+        !self.is_dead() && host != 0 && !process::ends_within(host, ENDS_WITHIN)
     }
 
     /// Whether this is a child that got no share. The host lives and serves others: what is shared with them says nothing of us.
@@ -307,7 +336,7 @@ impl Link {
     /// Whether the host is gone: every object is reset.
     #[must_use]
     pub fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::Relaxed)
+        self.dead.load(Ordering::Acquire)
             || self
                 .control
                 .header()
@@ -318,11 +347,23 @@ impl Link {
 
     /// Remembers that the host is gone, and says nothing.
     pub fn mark_dead(&self) {
-        self.dead.store(true, Ordering::Relaxed);
+        // Release: why comes before.
+        self.dead.store(true, Ordering::Release);
     }
 
-    /// The control socket hung up: remembers that the host is gone. The first process of the family tells it.
+    /// The control socket hung up: remembers that the host is gone, which the first process of the family tells; or that it has
+    /// refused this process, a forked child.
     pub fn lose(&self) {
+        if self.is_disowned() {
+            return;
+        }
+        if self.is_refused() {
+            // The socket stays open: another thread may be about to sleep on it.
+            self.renounce();
+            return crate::warn!(
+                "fork: the child gets no share of the accelerated sockets: the host has refused it"
+            );
+        }
         self.mark_dead();
         let pid = self
             .control

@@ -90,7 +90,7 @@ section! { Interface "interface" "The port and its addresses. Exactly one of bdf
 } }
 
 section! { HwOffload "hw_offload" "What the port does for us, where it can." {
-    tso: i64 = Key::knet("tso", BIT, "0", "1: a port that can cuts large TCP segments; needs tcp_checksum.");
+    tso: i64 = Key::knet("tso", BIT, "0", "1: a port that can cuts large TCP segments; vhost sends them whole while its peer has agreed to that. Needs tcp_checksum.");
     lro: i64 = Key::knet("lro", BIT, "0", "1: a port that can joins TCP segments; needs tcp_checksum.");
     tcp_checksum: i64 = Key::knet("tcp_checksum", BIT, "0", "1: the port checks and fills in IP and TCP checksums.");
     bifur_enable: i64 = Key::knet("bifur_enable", whole(0, 2), "0", "K-NET: traffic shared with the kernel.").without_meaning("the port is not shared with the kernel; other addresses stay on kernel interfaces");

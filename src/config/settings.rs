@@ -204,6 +204,9 @@ pub struct Buffers {
 
 /// A ring of a connection holds at least this (design D1), where `max_recvbuf` and `max_sendbuf` allow it.
 const RING_BYTES_MIN: u32 = 256 << 10;
+/// What a program writes is taken out of its ring in its next wait where its own threads drive, and a ring that is used walks out of
+/// the second-level cache: more than this there is slower.
+const INLINE_SEND_RING_BYTES: u32 = 128 << 10;
 /// Where an lcore shares its CPU with others, each end waits for time slices of some milliseconds, in which this much should be under way.
 const LARGE_RING_BYTES: u32 = 2 << 20;
 /// Larger rings would not pay: the window beyond this is a matter of long fat pipes.
@@ -229,6 +232,14 @@ impl Buffers {
     #[must_use]
     pub fn send_ring(&self) -> u32 {
         ring(self.send_default, self.send_max)
+    }
+
+    /// The same where the program's own threads drive.
+    #[must_use]
+    pub fn inline_send_ring(&self) -> u32 {
+        self.send_default
+            .max(INLINE_SEND_RING_BYTES)
+            .min(self.send_ring())
     }
 }
 

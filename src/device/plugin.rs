@@ -187,11 +187,12 @@ impl PluginDevice {
             mtu: number(config.mtu),
             port_name: port_name.as_ptr(),
             queues: number(config.queues),
-            rx_ring_entries: config.rx_ring_entries,
+            rx_ring_entries: config.rx_entries(),
             tx_ring_entries: config.tx_ring_entries,
             pool_mbufs: config.mbufs(),
             mbuf_room: number(config.mbuf_room()),
             large_mbufs: number(config.large_mbufs()),
+            rx_large_mbufs: number(config.rx_large_mbufs()),
             large_room: number(eal::LARGE_ROOM),
             offloads: wish(
                 config.want_checksum,
@@ -215,7 +216,7 @@ impl PluginDevice {
             port: Arc::new(Port {
                 table: plugin.table,
             }),
-            capabilities: capabilities(&facts),
+            capabilities: capabilities(&facts, config.super_bytes()),
             taken: vec![false; facts.queues as usize],
             receives_merged: facts.offloads & OFFLOAD_LRO != 0,
             mbuf_room: config.mbuf_room(),
@@ -239,7 +240,8 @@ fn until_nul(bytes: &[u8]) -> String {
     String::from_utf8_lossy(text).into_owned()
 }
 
-fn capabilities(facts: &PortFacts) -> Capabilities {
+/// What a started port can do; no super-frame is longer than `super_bytes`.
+fn capabilities(facts: &PortFacts, super_bytes: usize) -> Capabilities {
     let has = |bit: u32| facts.offloads & bit != 0;
     Capabilities {
         mac: facts.mac,
@@ -247,7 +249,7 @@ fn capabilities(facts: &PortFacts) -> Capabilities {
         rx_checksum: has(OFFLOAD_RX_CHECKSUM),
         tx_checksum: has(OFFLOAD_TX_CHECKSUM),
         tso_bytes: if has(OFFLOAD_TSO) {
-            facts.tso_bytes as usize
+            super_bytes.min(facts.tso_bytes as usize)
         } else {
             0
         },

@@ -8,7 +8,7 @@
 use core::ffi::{c_char, c_void};
 
 /// The version of everything in this file.
-pub const ABI: u32 = 4;
+pub const ABI: u32 = 5;
 
 /// The name of the plug-in's only exported symbol, a [`Table`].
 pub const SYMBOL: &core::ffi::CStr = c"knet_dpdk_table";
@@ -30,7 +30,7 @@ pub const TX_CHECKSUM: u16 = 1;
 pub const OFFLOAD_RX_CHECKSUM: u32 = 1;
 /// Wish and fact: sent checksums are filled in by the port.
 pub const OFFLOAD_TX_CHECKSUM: u32 = 2;
-/// Wish and fact: TCP super-frames are cut by the port.
+/// Wish and fact: TCP super-frames are cut by the port; by one whose peer decides only while [`Table::tx_cuts`] says so.
 pub const OFFLOAD_TSO: u32 = 4;
 /// Wish and fact: received TCP segments are merged by the port.
 pub const OFFLOAD_LRO: u32 = 8;
@@ -140,6 +140,8 @@ pub struct StartArgs {
     pub mbuf_room: u32,
     /// Buffers in the pool for super-frames; 0 = no such pool.
     pub large_mbufs: u32,
+    /// Buffers of that size in a pool of their own, which frames are received into; 0 = those of the usual pool are.
+    pub rx_large_mbufs: u32,
     /// Bytes of a frame that fit into a buffer for super-frames.
     pub large_room: u32,
     /// Wished `OFFLOAD_*` bits.
@@ -257,6 +259,8 @@ pub struct Table {
     pub tx_alloc: unsafe extern "C" fn(*mut Queue, *mut Slot, u32, u32) -> u32,
     /// Sends from the front; returns how many slots are done with, the rest stays the caller's.
     pub tx_burst: unsafe extern "C" fn(*mut Queue, *const Slot, u32) -> u32,
+    /// 1: super-frames can be sent now. One that is sent in spite of a 0 is dropped.
+    pub tx_cuts: unsafe extern "C" fn(*mut Queue) -> u32,
     /// A descriptor that becomes readable when a frame arrives, or -1 (perhaps only for now).
     pub wait_fd: unsafe extern "C" fn(*mut Queue) -> i32,
     /// Arms (1) or disarms (0) the wake-up behind `wait_fd`. 0 or a negative errno.
@@ -273,7 +277,7 @@ pub struct Table {
 }
 
 /// `size_of::<Table>()`, for [`Table::size`].
-pub const TABLE_BYTES: u32 = 8 + 16 * POINTER_BYTES;
+pub const TABLE_BYTES: u32 = 8 + 17 * POINTER_BYTES;
 
 const POINTER_BYTES: u32 = usize::BITS / 8;
 

@@ -78,6 +78,10 @@ pub fn join(link: &Link, record: Record) {
     let Some(word) = JOINED.get(record.index as usize) else {
         return;
     };
+    if link.is_disowned() {
+        // A child without a share: what is in the channel is for those who have one.
+        return;
+    }
     let mark = link.number() + 1;
     let last = word.load(Ordering::Acquire);
     if last > mark {

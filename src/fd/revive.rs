@@ -56,8 +56,8 @@ pub fn listeners() -> bool {
     }
 }
 
-/// Waits by `wait`, which is given a time-out and returns 0 when nothing came, perhaps before its end. While listeners are
-/// lost the waits are short, and between them they are looked after.
+/// Waits by `wait`, which is given a time-out and returns 0 when nothing came, perhaps before its end when the host is gone.
+/// While listeners are lost the waits are short, and between them they are looked after.
 ///
 /// # Errors
 /// Those of `wait`.
@@ -65,13 +65,22 @@ pub fn in_slices(
     timeout: Option<Duration>,
     mut wait: impl FnMut(Option<Duration>) -> Result<usize>,
 ) -> Result<usize> {
-    if !listeners() {
+    let is_dead = || attach::link().is_some_and(Link::is_dead);
+    if !listeners() && !is_dead() {
         let count = wait(timeout)?;
         // Nothing, before the end: the host is gone, and the time that was waited is given to the program once more.
-        if count > 0 || (timeout.is_some() && !listeners()) {
+        if count > 0 || timeout == Some(Duration::ZERO) || (timeout.is_some() && !is_dead()) {
             return Ok(count);
         }
     }
+    wait_on(timeout, wait)
+}
+
+/// As [`in_slices`] of who has lost a host: until something has come or the time is over.
+fn wait_on(
+    timeout: Option<Duration>,
+    mut wait: impl FnMut(Option<Duration>) -> Result<usize>,
+) -> Result<usize> {
     let end = timeout.map(|timeout| monotonic() + timeout);
     loop {
         let left = end.map(|end| end.since(monotonic()));
@@ -222,6 +231,27 @@ fn move_to(lost: &Socket, found: &Socket) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wait_that_ends_early_goes_on_until_its_time_is_over() {
+        let (begin, span) = (monotonic(), Duration::from_millis(20));
+        let mut given = Vec::new();
+        let early = |left: Option<Duration>| {
+            given.push(left.unwrap());
+            crate::ffi::wait::ppoll(&mut [], Some(Duration::from_millis(3)), None)
+        };
+        assert_eq!(wait_on(Some(span), early), Ok(0));
+        assert!(monotonic().since(begin) >= span);
+        assert!(given.len() > 1 && given.is_sorted_by(|one, next| one > next));
+        assert_eq!(wait_on(None, |_| Ok(2)), Ok(2));
+        let mut left = 3;
+        let third = |_| {
+            left -= 1;
+            Ok(usize::from(left == 0))
+        };
+        assert_eq!(wait_on(None, third), Ok(1));
+        assert_eq!(wait_on(Some(Duration::ZERO), |_| Ok(0)), Ok(0));
+    }
     use crate::attach::link::LINKS;
 
     #[test]

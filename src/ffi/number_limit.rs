@@ -125,30 +125,92 @@ const NUMBERS: u64 = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ffi::process;
 
     fn soft() -> Option<u64> {
         getrlimit(Resource::Nofile).current
     }
 
+    /// Runs `check` in a process of its own with a soft limit of 900: the limit is all threads', and so is who has raised it.
+    fn alone(check: impl FnOnce() -> bool) {
+        let child = process::clone_silent().unwrap();
+        if child == 0 {
+            process::exit(i32::from(
+                !(set_soft(900).is_ok() && check() && soft() == Some(900)),
+            ));
+        }
+        let pid = rustix::process::Pid::from_raw(child);
+        // __WCLONE, which rustix does not name: a child without an exit signal.
+        let options = rustix::process::WaitOptions::from_bits_retain(0x8000_0000);
+        let (_, status) = rustix::process::waitpid(pid, options).unwrap().unwrap();
+        assert_eq!(status.exit_status(), Some(0));
+    }
+
     #[test]
     fn a_child_forked_while_there_is_more_room_has_the_limit_of_its_program() {
-        let hard = getrlimit(Resource::Nofile).maximum;
-        let before = Rlimit {
-            current: Some(900),
-            maximum: hard,
-        };
-        let whole = getrlimit(Resource::Nofile);
-        setrlimit(Resource::Nofile, before).unwrap();
-        let room = Room::make().unwrap();
-        assert_eq!(soft(), Some(900 + NUMBERS));
-        // As fork leaves it: nobody in the child drops the room.
-        core::mem::forget(room);
-        child();
-        assert_eq!(soft(), Some(900));
-        assert!(Room::make().is_some(), "the child has room of its own");
-        assert_eq!(soft(), Some(900));
-        child();
-        assert_eq!(soft(), Some(900), "nothing was raised");
-        setrlimit(Resource::Nofile, whole).unwrap();
+        alone(|| {
+            let room = Room::make();
+            let raised = soft() == Some(900 + NUMBERS);
+            // As fork leaves it: nobody in the child drops the room.
+            core::mem::forget(room);
+            child();
+            let back = soft() == Some(900);
+            let again = Room::make().is_some() && soft() == Some(900);
+            child();
+            raised && back && again
+        });
+    }
+
+    #[test]
+    fn the_limit_is_put_back_whether_or_not_the_step_succeeds() {
+        alone(|| {
+            let mut raised = [false; 2];
+            let steps = [Ok(5), Err(Errno::NFILE)];
+            let done = steps.iter().zip(&mut raised).all(|(step, raised)| {
+                let tries = core::cell::Cell::new(0);
+                let seen = core::cell::Cell::new(None);
+                let made = with_room(|| {
+                    tries.set(tries.get() + 1);
+                    seen.set(soft());
+                    if tries.get() == 1 {
+                        Err(Errno::MFILE)
+                    } else {
+                        *step
+                    }
+                });
+                *raised = seen.get() == Some(900 + NUMBERS);
+                made == *step && tries.get() == 2 && soft() == Some(900)
+            });
+            done && raised == [true; 2] && !BUSY.load(Ordering::Relaxed)
+        });
+    }
+
+    #[test]
+    fn a_limit_that_the_program_sets_meanwhile_stays() {
+        alone(|| {
+            let stays = [300, 950, 900 + 2 * NUMBERS].into_iter().all(|theirs| {
+                let _ = set_soft(900);
+                let room = Room::make();
+                let _ = set_soft(theirs);
+                let had = room.is_some();
+                drop(room);
+                had && soft() == Some(theirs)
+            });
+            stays && set_soft(900).is_ok() && Room::make().is_some()
+        });
+    }
+
+    #[test]
+    fn where_the_soft_limit_is_the_hard_one_nothing_changes() {
+        alone(|| {
+            let both = Rlimit {
+                current: Some(900),
+                maximum: Some(900),
+            };
+            let refused = with_room(|| Err::<(), _>(Errno::MFILE));
+            let _ = setrlimit(Resource::Nofile, both);
+            let none = Room::make().is_none() && !BUSY.load(Ordering::Relaxed);
+            none && refused == Err(Errno::MFILE)
+        });
     }
 }

@@ -5,6 +5,13 @@
 
 #![allow(unsafe_code)]
 
+use core::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::time::Timespec;
+
+use super::descriptor;
 use crate::errno::{Errno, Result};
 
 fn checked(result: libc::c_long) -> Result<i32> {
@@ -70,6 +77,23 @@ pub fn process_lives(process: u32) -> bool {
     // SAFETY: signal 0 is never delivered.
     let result = unsafe { libc::syscall(libc::SYS_kill, process, 0_usize) };
     !matches!(checked(result), Err(Errno::SRCH))
+}
+
+/// Whether process `process` has ended, reaped or not, or does so within `time`. False also when we may not know.
+#[must_use]
+pub fn ends_within(process: u32, time: Duration) -> bool {
+    let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
+    let Some(Ok(pidfd)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else {
+        return !process_lives(process);
+    };
+    let number = descriptor::raw(pidfd);
+    let time = Timespec::try_from(time).ok();
+    let ended = descriptor::lend(number).is_ok_and(|pidfd| {
+        let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
+        poll(&mut fds, time.as_ref()) == Ok(1)
+    });
+    descriptor::shut(number);
+    ended
 }
 
 /// Whether this process has one thread now. False when nobody can tell.
@@ -174,6 +198,22 @@ pub fn close_from(first: i32) {
         .unwrap_or(i32::MAX)
         .min(1 << 16);
     for fd in first..limit {
-        super::descriptor::close(fd);
+        descriptor::close(fd);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_ended_whether_or_not_it_was_reaped() {
+        let shortly = Duration::from_millis(1);
+        assert!(!ends_within(pid(), shortly));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        assert!(ends_within(child.id(), Duration::from_secs(20)));
+        assert!(process_lives(child.id()), "it can be asked about");
+        child.wait().unwrap();
+        assert!(ends_within(child.id(), shortly));
     }
 }

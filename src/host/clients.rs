@@ -115,6 +115,8 @@ impl Client {
 /// A descriptor of the process; None when it is gone already (its hang-up says so) or the kernel has none.
 fn pidfd(process: u32) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(process).ok()?)?;
+    // A child that is forked meanwhile has it, and does not know whose it is.
+    let _settling = descriptor::settling();
     rustix::process::pidfd_open(pid, PidfdFlags::empty())
         .map(descriptor::settle)
         .ok()

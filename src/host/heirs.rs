@@ -70,8 +70,13 @@ impl Server {
             .control
             .process(cell)
             .is_some_and(|it| it.state.load(Ordering::SeqCst) == process::FORKING);
-        let (true, false, Some(socket)) = (forking, taken, socket) else {
+        let (true, false) = (forking, taken) else {
             return crate::warn!("message=Fork cell={cell} event=refused");
+        };
+        let Some(socket) = socket else {
+            crate::warn!("message=Fork cell={cell} event=refused reason=\"no descriptor\"");
+            // The other end has hung up: nobody will speak for the cell.
+            return self.let_go(owner, cell, 0);
         };
         family.clients += 1;
         let heir = Heir::of(message.text, pid);

@@ -10,15 +10,11 @@ use crate::lcore::Share;
 /// The layout of a family's channel.
 pub(super) fn layout(config: &Config) -> Layout {
     let buffers = config.buffers;
-    let usual = Layout::for_flows(
-        config.tcp.max_connections,
-        buffers.receive_ring(),
-        buffers.send_ring(),
-    );
+    let usual = |send| Layout::for_flows(config.tcp.max_connections, buffers.receive_ring(), send);
     match config.run.progress {
-        Progress::Dedicated => usual.with_large_rings(buffers.large_ring()),
+        Progress::Dedicated => usual(buffers.send_ring()).with_large_rings(buffers.large_ring()),
         // Who waits drives: what is sent is received in the same turn, and a larger ring only takes more cache.
-        Progress::Inline => usual,
+        Progress::Inline => usual(buffers.inline_send_ring()),
     }
 }
 
@@ -139,6 +135,34 @@ mod tests {
             "netmask": "255.255.255.0"}}, "common": {{{common}}}}}"#
         );
         load_bytes("test", text.as_bytes()).unwrap_or_else(|faults| panic!("{faults}"))
+    }
+
+    #[test]
+    fn rings_to_send_from_are_shorter_where_a_program_drives_and_never_longer_than_asked_for() {
+        let of = |progress: &str, buffers: &str| {
+            let text = format!(
+                r#"{{"interface": {{"vdevs": ["knet_unix,path=/x"], "ip": "10.0.0.1",
+                "netmask": "255.255.255.0"}}, "common": {{"progress": "{progress}"}},
+                "proto_stack": {{{buffers}}}}}"#
+            );
+            let config =
+                load_bytes("test", text.as_bytes()).unwrap_or_else(|faults| panic!("{faults}"));
+            layout(&config)
+        };
+        assert_eq!(of("dedicated", "").tx_ring_bytes, 256 << 10);
+        let inline = of("inline", "");
+        assert_eq!(
+            (inline.rx_ring_bytes, inline.tx_ring_bytes),
+            (256 << 10, 128 << 10)
+        );
+        assert_eq!(
+            of("inline", r#""def_sendbuf": 1048576"#).tx_ring_bytes,
+            1 << 20
+        );
+        assert_eq!(
+            of("inline", r#""max_sendbuf": 65536"#).tx_ring_bytes,
+            64 << 10
+        );
     }
 
     #[test]

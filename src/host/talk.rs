@@ -14,6 +14,7 @@ use crate::channel::layout::{EPOLLS, SLOTS};
 use crate::channel::message::{Kind, Message, MessageError};
 use crate::config::OnError;
 use crate::errno::Errno;
+use crate::ffi::descriptor;
 use crate::lcore::{self, Mail};
 use crate::readiness;
 use crate::stack::Owner;
@@ -205,7 +206,13 @@ impl Server {
         let Some(client) = self.clients.remove(place) else {
             return;
         };
-        let Standing::Attached { owner, cell, pid } = client.standing else {
+        let standing = client.standing;
+        {
+            // As for what is opened: a child that is forked meanwhile has it still, and does not know whose it was.
+            let _settling = descriptor::settling();
+            drop(client);
+        }
+        let Standing::Attached { owner, cell, pid } = standing else {
             return;
         };
         // Its slots are those of the program that it has executed.
@@ -220,19 +227,26 @@ impl Server {
         };
         family.clients = family.clients.saturating_sub(1);
         let last = family.clients == 0;
-        if running {
-            if last {
-                family.left_at = Some(time::monotonic());
-            }
-            self.lcores.say(|| Mail::ProcessGone { owner, cell, pid });
-            if last {
-                self.lcores.say(|| Mail::Detach { owner });
-            }
-        } else if last {
+        if !running && last {
             if let Some(slot) = self.families.get_mut(owner.0 as usize) {
                 *slot = None;
             }
-        } else {
+            return;
+        }
+        if last {
+            family.left_at = Some(time::monotonic());
+        }
+        self.let_go(owner, cell, pid);
+        if last {
+            self.lcores.say(|| Mail::Detach { owner });
+        }
+    }
+
+    /// What process cell `cell` holds ends, unless others hold it too. `pid` is the process's number; 0 = it has none.
+    pub(super) fn let_go(&mut self, owner: Owner, cell: u32, pid: u32) {
+        if self.running.is_some() {
+            self.lcores.say(|| Mail::ProcessGone { owner, cell, pid });
+        } else if let Some(family) = self.family(owner) {
             lcore::release_process(&family.segments, cell);
         }
     }

@@ -153,6 +153,34 @@ fn who_was_only_announced_is_not_served_as_a_member() {
 }
 
 #[test]
+fn a_child_that_the_host_cannot_take_leaves_no_process_cell_behind() {
+    for who in [heir::CHILD, heir::EXECUTED, heir::SPAWNED, heir::PASSED] {
+        let mut host = Host::new();
+        let cell = host.family().admit(0).unwrap();
+        let segments = std::sync::Arc::clone(&host.family().segments);
+        let it = segments.control.process(cell).unwrap();
+        it.state.store(process::FORKING, Ordering::SeqCst);
+        segments.control.held(cell).unwrap().set(5);
+        let clients = host.server.clients.count();
+        let fork = |cell| Message {
+            text: who,
+            ..Message::new(Kind::Fork, cell, 0)
+        };
+        // As it comes to a host that is out of descriptors.
+        say(&host.socket, &fork(cell), None);
+        host.server.talk(host.member, 1);
+        assert_eq!(it.state.load(Ordering::SeqCst), process::FREE, "{who:?}");
+        assert!(!segments.control.held(cell).unwrap().has(5));
+        assert_eq!(host.server.clients.count(), clients);
+        // What nobody has reserved is somebody's.
+        let members = segments.control.process(0).unwrap();
+        say(&host.socket, &fork(0), None);
+        host.server.talk(host.member, 1);
+        assert_eq!(members.state.load(Ordering::SeqCst), process::LIVE);
+    }
+}
+
+#[test]
 fn who_was_announced_is_a_member_once_he_has_said_who_he_is() {
     for who in [heir::CHILD, heir::EXECUTED, heir::SPAWNED, heir::PASSED] {
         let mut host = Host::new();

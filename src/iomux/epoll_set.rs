@@ -275,6 +275,9 @@ pub fn wait(
     if events.is_empty() {
         return Err(Errno::INVAL);
     }
+    if link.is_disowned() {
+        return kernel_half::wait(kernel_epfd, events, timeout, sigmask);
+    }
     let cell = link.control.epoll(epoll).ok_or(Errno::BADF)?;
     let is_look = timeout == Some(Duration::ZERO);
     let deadline = timeout
@@ -386,6 +389,10 @@ fn gather(
     kernel: KernelHalf,
     events: &mut [EpollEvent],
 ) -> Result<usize> {
+    if link.is_disowned() {
+        // Since this wait began.
+        return kernel_half::look(kernel_epfd, events).map(|found| found.count);
+    }
     bury_if_needed(link, epoll, cell);
     let notes = cell.cursor.load(Ordering::Relaxed);
     let from = notes & cursor::INDEX;
@@ -524,6 +531,8 @@ pub(super) fn bury_if_needed(link: &Link, epoll: u32, cell: &EpollCell) {
         });
     }
 }
+
+mod kernel_half;
 
 #[cfg(test)]
 mod tests;

@@ -57,6 +57,10 @@ impl Drop for Turn<'_> {
 /// # Errors
 /// No eventfd, or the host cannot be spoken with.
 pub fn announce(link: &Link, epoll: u32, kernel_epfd: i32) -> Result<()> {
+    if link.is_disowned() {
+        // Nothing of its sockets is to be seen.
+        return Ok(());
+    }
     let cell = link.control.epoll(epoll).ok_or(Errno::BADF)?;
     let state = cell.herald.load(Ordering::SeqCst);
     if matches!(state, herald::RUNG | herald::DIRTY | herald::CLEAN)

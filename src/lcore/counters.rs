@@ -43,6 +43,8 @@ counters! {
         flows_refused_quota,
         /// Rings that did not grow because their family had its share of memory.
         rings_refused_quota,
+        /// Times that the kernel did not take the memory behind a ring back: it stays in the account, for whoever gets the ring next.
+        rings_not_returned,
         /// Flows or listeners ended because the program had broken its channel.
         objects_broken_by_program,
         /// Processes of the program whose end was seen.

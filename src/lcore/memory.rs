@@ -158,7 +158,7 @@ impl Memory {
             self.pools.resize_with(place + 1, || None);
         }
         if let Some(pool) = self.pools.get_mut(place) {
-            *pool = Some(Pool::new(segments, self.me));
+            *pool = Some(Pool::new(segments, self.me, Arc::clone(&self.counters)));
         }
     }
 

@@ -12,6 +12,7 @@ use core::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use super::counters::LcoreCounters;
 use super::kept::Kept;
 use super::segments::{PAGE, Segments};
 use super::table::Table;
@@ -42,27 +43,24 @@ impl Place {
         u64::from(self.receive) + u64::from(self.transmit) + u64::from(self.parts)
     }
 
-    /// Takes the memory behind both rings away, of the transmit ring its first `transmit` bytes. Says how many bytes of the account
-    /// that were: a ring that the kernel does not take back stays in it.
-    fn strip(&mut self, segments: &Segments, object: u32, transmit: u32) -> u64 {
-        let before = self.bytes();
+    /// Takes the memory behind both rings away, of the transmit ring its first `transmit` bytes. A ring that the kernel does not take
+    /// back stays in the account.
+    ///
+    /// # Errors
+    /// What fallocate says.
+    fn strip(&mut self, segments: &Segments, object: u32, transmit: u32) -> Result<()> {
         let receive = if self.parts > 0 {
             segments.layout().rx_bytes(object)
         } else {
             self.receive
         };
         let sent = segments.unback_transmit(object, 0, transmit);
-        if sent.is_ok() {
-            self.transmit = 0;
-        }
+        self.transmit = if sent.is_ok() { 0 } else { transmit };
         let received = segments.unback_receive(object, 0, receive);
         if received.is_ok() {
             (self.receive, self.parts) = (0, 0);
         }
-        if let Err(errno) = sent.and(received) {
-            crate::warn!("event=ring_memory_not_returned object={object} errno={errno}");
-        }
-        before - self.bytes()
+        sent.and(received)
     }
 }
 
@@ -89,11 +87,12 @@ pub(super) struct Pool {
     bytes: u64,
     /// Free rings whose memory is part of that.
     kept: Kept,
+    counters: Arc<LcoreCounters>,
 }
 
 impl Pool {
     /// The rings in `segments` that are `lcore`'s.
-    pub(super) fn new(segments: Arc<Segments>, lcore: u32) -> Self {
+    pub(super) fn new(segments: Arc<Segments>, lcore: u32, counters: Arc<LcoreCounters>) -> Self {
         let layout = segments.layout();
         Self {
             places: Table::new(layout, lcore),
@@ -106,6 +105,7 @@ impl Pool {
             bytes: 0,
             kept: Kept::new(layout, lcore),
             segments,
+            counters,
         }
     }
 
@@ -251,15 +251,39 @@ impl Pool {
         let first = bytes.min(capacity.saturating_sub(from));
         let segments = &self.segments;
         segments.back_receive(object, from, from + first)?;
-        if let Err(errno) = segments.back_receive(object, 0, bytes - first) {
-            if let Err(errno) = segments.unback_receive(object, from, from + first) {
-                crate::warn!("event=ring_memory_not_returned object={object} errno={errno}");
-            }
-            return Err(errno);
+        let rest = segments.back_receive(object, 0, bytes - first);
+        let returned = match rest {
+            Ok(()) => Ok(()),
+            Err(_) => segments.unback_receive(object, from, from + first),
+        };
+        let more = match (rest, returned) {
+            (Ok(()), _) => bytes,
+            (Err(_), Ok(())) => 0,
+            (Err(_), Err(_)) => first,
+        };
+        place.parts = place.parts.saturating_add(more);
+        self.bytes += u64::from(more);
+        self.note(object, returned);
+        rest
+    }
+
+    /// Tells that the kernel did not take memory back.
+    fn note(&self, object: u32, returned: Result<()>) {
+        if let Err(errno) = returned {
+            self.counters.rings_not_returned.raise();
+            crate::warn!("event=ring_memory_not_returned object={object} errno={errno}");
         }
-        place.parts = place.parts.saturating_add(bytes);
-        self.bytes += u64::from(bytes);
-        Ok(())
+    }
+
+    /// Takes the memory behind both rings of `object` away, of the transmit ring its first `transmit` bytes at least.
+    fn strip(&mut self, object: u32, transmit: u32) {
+        let Some(place) = self.places.at_mut(object) else {
+            return;
+        };
+        let before = place.bytes();
+        let returned = place.strip(&self.segments, object, place.transmit.max(transmit));
+        self.bytes = (self.bytes + place.bytes()).saturating_sub(before);
+        self.note(object, returned);
     }
 
     /// Puts memory behind the first `bytes` of a transmit ring, unless it is there, and tells the program.
@@ -303,19 +327,16 @@ impl Pool {
     /// Takes the memory behind the rings of a connection that says nothing away; false when its program is about to write.
     pub(super) fn rest(&mut self, object: u32) -> bool {
         let layout = self.segments.layout();
-        let (Some(place), Some(cell)) = (
-            self.places.at_mut(object).filter(|place| place.lent),
-            self.segments.control.object(object),
-        ) else {
+        let segments = Arc::clone(&self.segments);
+        let is_lent = self.places.at(object).is_some_and(|place| place.lent);
+        let Some(cell) = segments.control.object(object).filter(|_| is_lent) else {
             return false;
         };
         let grown = cell.write.tx_grown.load(Ordering::Acquire);
         if !begin_leaving(&cell.host, &cell.write) {
             return false;
         }
-        let transmit = place.transmit.max(grown.min(layout.tx_bytes(object)));
-        let freed = place.strip(&self.segments, object, transmit);
-        self.bytes = self.bytes.saturating_sub(freed);
+        self.strip(object, grown.min(layout.tx_bytes(object)));
         finish_leaving(&cell.host);
         // A writer that came meanwhile has rung: its bell finds a ring without memory, and sees to it.
         true
@@ -330,25 +351,25 @@ impl Pool {
         };
         let was_known = core::mem::take(&mut place.known);
         let before = place.bytes();
-        let mut done = Ok(());
-        if core::mem::take(&mut place.parts) > 0 {
+        let mut received = Ok(());
+        if place.parts > 0 {
             // Memory in several places: the next one's positions begin at 0.
-            place.receive = 0;
-            done = self
+            received = self
                 .segments
                 .unback_receive(object, 0, layout.rx_bytes(object));
+            if received.is_ok() {
+                (place.receive, place.parts) = (0, 0);
+            }
         }
         // A writer may have grown what it never filled.
-        let grown = grown.min(layout.tx_bytes(object));
-        if grown > place.transmit {
-            let last = self.segments.unback_transmit(object, place.transmit, grown);
-            done = done.and(last);
-        }
-        if let Err(errno) = done {
-            crate::warn!("event=ring_memory_not_returned object={object} errno={errno}");
+        let grown = grown.min(layout.tx_bytes(object)).max(place.transmit);
+        let sent = self.segments.unback_transmit(object, place.transmit, grown);
+        if sent.is_err() {
+            place.transmit = grown;
         }
         let bytes = place.bytes();
-        self.bytes = self.bytes.saturating_sub(before - bytes);
+        self.bytes = (self.bytes + bytes).saturating_sub(before);
+        self.note(object, received.and(sent));
         if was_known && object >= layout.first_host_object() {
             self.put(object);
         }
@@ -361,12 +382,8 @@ impl Pool {
             return false;
         };
         self.kept.remove(object);
-        let Some(place) = self.places.at_mut(object) else {
-            return true;
-        };
         // What stays is found by whoever takes the index next.
-        let freed = place.strip(&self.segments, object, place.transmit);
-        self.bytes = self.bytes.saturating_sub(freed);
+        self.strip(object, 0);
         true
     }
 

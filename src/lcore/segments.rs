@@ -22,6 +22,9 @@ pub struct Segments {
     /// The kernel takes no page of a transmit ring back, for tests of that.
     #[cfg(test)]
     pub(super) transmit_stays: core::sync::atomic::AtomicBool,
+    /// As `transmit_stays`, of receive rings.
+    #[cfg(test)]
+    pub(super) receive_stays: core::sync::atomic::AtomicBool,
 }
 
 impl Segments {
@@ -41,6 +44,8 @@ impl Segments {
             pages_left: core::sync::atomic::AtomicU64::new(u64::MAX),
             #[cfg(test)]
             transmit_stays: core::sync::atomic::AtomicBool::new(false),
+            #[cfg(test)]
+            receive_stays: core::sync::atomic::AtomicBool::new(false),
         })
     }
 
@@ -123,6 +128,13 @@ impl Segments {
     /// What fallocate says; then the memory stays.
     pub fn unback_receive(&self, object: u32, from: u32, to: u32) -> Result<()> {
         let at = self.layout().rx_ring_at(object) + u64::from(from);
+        #[cfg(test)]
+        if self
+            .receive_stays
+            .load(core::sync::atomic::Ordering::Relaxed)
+        {
+            return Err(crate::errno::Errno::NOMEM);
+        }
         self.unback(&self.receive_fd, at, to.saturating_sub(from))
     }
 

@@ -86,10 +86,15 @@ fn select_sets(
                 .for_each(|(copy, word)| *copy = *word);
         }
     }
+    if !is_kept {
+        let link = attach::link().ok_or(Errno::INTR)?;
+        let target = |fd| asked(link, fd);
+        return iomux::select(link, count, sets, &target, timeout, mask);
+    }
     let mut is_first = true;
     revive::in_slices(timeout, |slice| {
         let link = attach::link().ok_or(Errno::INTR)?;
-        if !core::mem::replace(&mut is_first, false) && is_kept {
+        if !core::mem::replace(&mut is_first, false) {
             let words = [&mut sets.read, &mut sets.write, &mut sets.except];
             for (copy, set) in kept.iter().zip(words) {
                 set.iter_mut()
@@ -98,7 +103,6 @@ fn select_sets(
                     .for_each(|(word, copy)| *word = *copy);
             }
         }
-        let slice = if is_kept { slice } else { timeout };
         let target = |fd| asked(link, fd);
         iomux::select(link, count, sets, &target, slice, mask)
     })

@@ -18,7 +18,15 @@ use crate::waiter::{self, OWN, Wake, Watch};
 /// # Errors
 /// EBADF when the index was given to another object, ECONNRESET in a forked child that got no share.
 pub fn cell(link: &Link, object: Object) -> Result<&ObjectCell> {
-    let cell = object.cell(link).ok_or(Errno::BADF)?;
+    let Some(cell) = object.cell(link) else {
+        // Its parent may have closed what the child has still open.
+        let is_its_parents = link.is_disowned();
+        return Err(if is_its_parents {
+            Errno::CONNRESET
+        } else {
+            Errno::BADF
+        });
+    };
     if link.is_dead() {
         match link.is_disowned() {
             false => bury(link, cell),
@@ -178,4 +186,91 @@ pub fn until(
 pub fn announce(link: &Link, object: Object) {
     let wake = |slot| waiter::wake(link, slot);
     readiness::alert(&link.control, object.index, News::State, wake);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::cell::process;
+    use crate::socket::fake::Fake;
+    use crate::thread;
+
+    /// What the family sees of an object, and of its host.
+    fn seen(fake: &Fake, object: Object) -> (u32, u32, u32, u32) {
+        let host = &fake.cell(object).host;
+        (
+            host.flags.load(Ordering::Relaxed),
+            host.error.load(Ordering::Relaxed),
+            host.edge.load(Ordering::Relaxed),
+            fake.link.control.header().host_pid.load(Ordering::Relaxed),
+        )
+    }
+
+    /// A forked child whose host, process `host`, has hung up; with the state and the process of its cell.
+    fn hung_up(host: u32, state: u32, pid: u32) -> (Fake, Object) {
+        let mut fake = Fake::new();
+        let object = fake.stream(1);
+        let control = &fake.link.control;
+        control.header().host_pid.store(host, Ordering::Relaxed);
+        let mine = control.process(fake.link.process()).unwrap();
+        mine.state.store(state, Ordering::Relaxed);
+        mine.pid.store(pid, Ordering::Relaxed);
+        fake.die();
+        (fake, object)
+    }
+
+    #[test]
+    fn a_child_that_the_host_refused_leaves_its_parents_sockets_alone() {
+        let (me, parent) = (thread::process(), thread::process() + 1);
+        // Not taken; let go since; another one's by now.
+        for (state, pid) in [
+            (process::FORKING, parent),
+            (process::FREE, 0),
+            (process::LIVE, parent),
+        ] {
+            let (fake, object) = hung_up(me, state, pid);
+            let before = seen(&fake, object);
+            fake.link.lose();
+            fake.link.lose();
+            assert!(fake.link.is_disowned() && fake.link.is_dead());
+            assert_eq!(cell(fake.link, object).err(), Some(Errno::CONNRESET));
+            assert_eq!(seen(&fake, object), before, "its host serves its parent");
+            assert!(fake.link.control.process(fake.link.process()).is_none());
+            let generation = &fake.cell(object).host.generation;
+            generation.fetch_add(1, Ordering::Relaxed);
+            let closed = cell(fake.link, object).err();
+            assert_eq!(closed, Some(Errno::CONNRESET), "its number is good still");
+        }
+    }
+
+    #[test]
+    fn a_child_whose_host_has_died_buries_its_sockets_served_or_not() {
+        let mut host = std::process::Command::new("true").spawn().unwrap();
+        let me = thread::process();
+        for (pid, state) in [
+            (host.id(), process::FORKING),
+            (me, process::LIVE),
+            (0, process::FREE),
+        ] {
+            let (fake, object) = hung_up(pid, state, me);
+            fake.link.lose();
+            assert!(fake.link.is_dead() && !fake.link.is_disowned());
+            let cell = cell(fake.link, object).unwrap();
+            assert_eq!(take_error(cell), Some(Errno::CONNRESET));
+            assert_eq!(seen(&fake, object).3, 0, "it was told");
+        }
+        host.wait().unwrap();
+    }
+
+    #[test]
+    fn a_child_of_a_program_whose_host_was_dead_before_the_fork_sees_that_host_dead() {
+        let mut fake = Fake::new();
+        let (stream, listener) = (fake.stream(1), fake.listener(2));
+        fake.die();
+        fake.link.lose();
+        fake.link.disown();
+        assert!(fake.link.is_dead() && !fake.link.is_disowned());
+        assert!(cell(fake.link, stream).is_ok(), "reset, as for its parent");
+        assert!(is_lost_listener(fake.link, listener));
+    }
 }

@@ -58,7 +58,7 @@ impl Ceiling {
 }
 
 /// Tells the peer of a larger window, where SO_RCVBUF has held it down.
-pub(crate) fn owe_window(hot: &mut Hot, cold: &Cold) {
+pub(crate) fn owe_window(hot: &Hot, cold: &Cold) {
     if Ceiling::of(cold).opens(&hot.track, rcv_nxt(hot, cold)) {
         hot.flags.set(Flags::ACK_OWED);
     }

@@ -190,6 +190,11 @@ fn sleep_alone(
 ) -> Wake {
     COUNTERS.waits_slept.raise();
     let _waiting = Waiting::begin();
+    if link.is_disowned() {
+        // Nobody wakes it, and nothing of the stack is to come.
+        let result = wait_once(link, -1, NO_LOOP, fds, deadline, Some(DEAD_SLICE), sigmask);
+        return conclude(link, fds, result, deadline, ready).unwrap_or(Wake::HostDead);
+    }
     loop {
         let Some(slot) = Slot::take(link) else {
             COUNTERS.waits_sliced_no_slot.raise();

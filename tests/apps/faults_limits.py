@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import resource
 import socket
 import time
 
@@ -233,6 +234,86 @@ def a_child_without_a_share_leaves_its_parents_connections_alone(faults):
     lost = "child errno 104"
     assert told == ["listening", lost, lost, lost, "child sees []", lost, "parent sees []", "parent hears True b'more'"], lines(server)
     assert sum("the child gets no share" in line for line in lines(server)) == 6, lines(server)
+    peer.close()
+
+
+REFUSED_CHILDREN = r"""
+import os, select, socket, sys, time
+l = socket.socket()
+l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+l.bind((sys.argv[1], int(sys.argv[2])))
+l.listen(64)
+print("listening", flush=True)
+c, _ = l.accept()
+e = select.epoll()
+e.register(c, select.EPOLLIN)
+c.sendall(c.recv(100))
+def child(act):
+    pid = os.fork()
+    if pid == 0:
+        # Or its waits look for another host for it, which has no descriptor either.
+        l.close()
+        try:
+            act()
+        except OSError as error:
+            print("child errno", error.errno, flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+def sees():
+    begin, work = time.monotonic(), time.process_time()
+    found = e.poll(0.3)
+    lasted, worked = time.monotonic() - begin, time.process_time() - work
+    print("child sees", found, lasted >= 0.3 and worked < 0.1 or (lasted, worked), flush=True)
+def falls_asleep():
+    # The host finds out while it waits.
+    print("child hears", select.select([c], [], [], 2)[0] == [c], flush=True)
+    c.recv(1)
+assert c.recv(100) == b"poor"
+# Before the host has found out it may send, as any child.
+child(lambda: (e.poll(0.3), c.send(b"child")))
+child(sees)
+child(falls_asleep)
+for _ in range(260):
+    child(lambda: None)
+print("parent sees", e.poll(0.05), flush=True)
+c.sendall(b"parent")
+assert c.recv(100) == b"rich"
+child(lambda: c.send(b"child"))
+print("parent hears", e.poll(10) == [(c.fileno(), select.EPOLLIN)], c.recv(100), flush=True)
+"""
+
+
+def the_host_runs_out_of_descriptors_for_children(faults):
+    """They get no share, their parent goes on, and once there are descriptors again the next child has one."""
+    faults.no_host()
+    faults.port += 10
+    server = faults.python(REFUSED_CHILDREN, SERVER, faults.port, log="refused.log")
+    said(server, "listening")
+    peer = connects(faults)
+    echoes(peer)
+    host = faults.host()
+    before = resource.prlimit(host, resource.RLIMIT_NOFILE)
+    # What the host has open for a moment only does not count.
+    taken = set(range(1024))
+    for _ in range(20):
+        taken &= {int(name) for name in os.listdir(f"/proc/{host}/fd")}
+        time.sleep(0.05)
+    lowest = next(number for number in range(len(taken) + 1) if number not in taken)
+    resource.prlimit(host, resource.RLIMIT_NOFILE, (lowest, before[1]))
+    peer.settimeout(60)
+    peer.sendall(b"poor")
+    assert peer.recv(6, socket.MSG_WAITALL) == b"parent"
+    resource.prlimit(host, resource.RLIMIT_NOFILE, before)
+    peer.sendall(b"rich")
+    assert peer.recv(5, socket.MSG_WAITALL) == b"child"
+    peer.sendall(b"more")
+    server.wait(30)
+    told = [line for line in lines(server) if not line.startswith("knet:")]
+    lost = "child errno 104"
+    assert told == [
+        "listening", lost, "child sees [] True", "child hears True", lost, "parent sees []", "parent hears True b'more'",
+    ], lines(server)
+    assert not any("has gone" in line for line in lines(server)), lines(server)
     peer.close()
 
 
@@ -468,6 +549,7 @@ CASES = [
     a_confined_redis_stays_on_the_kernel_after_one_line,
     a_confined_program_attaches_to_a_host_that_runs, a_hard_limit_on_file_size_is_one_line,
     a_full_memory_cgroup_harms_the_host_at_most, a_child_without_a_share_leaves_its_parents_connections_alone,
+    the_host_runs_out_of_descriptors_for_children,
 ]
 
 if __name__ == "__main__":

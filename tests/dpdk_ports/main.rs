@@ -10,6 +10,7 @@
     clippy::indexing_slicing
 )]
 
+mod agreement;
 mod kernel;
 mod process;
 mod vhost;

@@ -144,13 +144,51 @@ impl PluginConfig {
         }
     }
 
+    /// Large buffers to receive into, where a super-frame would come as a chain of usual ones and have to be copied together.
+    pub(super) fn rx_large_mbufs(&self) -> usize {
+        let peer_sends_large = self.is_vdev("net_vhost") && (self.want_tso || self.want_lro);
+        if peer_sends_large || self.lays_out_large() {
+            self.queues.saturating_mul(RX_LARGE_MBUFS)
+        } else {
+            0
+        }
+    }
+
+    /// Receive descriptors a queue.
+    pub(super) fn rx_entries(&self) -> u32 {
+        if self.lays_out_large() {
+            self.rx_ring_entries.min(RX_LARGE_ENTRIES)
+        } else {
+            self.rx_ring_entries
+        }
+    }
+
+    /// Bytes of the largest super-frame to send.
+    pub(super) fn super_bytes(&self) -> usize {
+        if self.is_vdev("net_vhost") || self.is_vdev("net_virtio_user") {
+            COPIED_SUPER_BYTES
+        } else {
+            LARGE_ROOM
+        }
+    }
+
+    /// The driver fills its ring with large buffers beforehand.
+    fn lays_out_large(&self) -> bool {
+        self.is_vdev("net_virtio_user") && self.want_lro
+    }
+
+    fn is_vdev(&self, driver: &str) -> bool {
+        matches!(&self.port, PortSelector::Vdev(vdev) if vdev.starts_with(driver))
+    }
+
     /// Megabytes that EAL needs: a page for a usual buffer, and its own tables.
     #[must_use]
     pub fn memory_mb(&self) -> usize {
         // Without hugepages DPDK lets no buffer cross a page, so that each takes whole ones.
         let pages = |room: usize| (room + MBUF_OVERHEAD).next_multiple_of(PAGE_BYTES);
         let pool = (self.mbufs() as usize).saturating_mul(pages(self.mbuf_room()));
-        let large = self.large_mbufs().saturating_mul(pages(LARGE_ROOM));
+        let large = self.large_mbufs().saturating_add(self.rx_large_mbufs());
+        let large = large.saturating_mul(pages(LARGE_ROOM));
         let megabytes = pool
             .saturating_add(large)
             .div_ceil(MEGABYTE)
@@ -212,8 +250,15 @@ const PACKET_RING_FRAMES_MAX: u32 = 32 * 1024;
 const DEFAULT_ROOM: usize = 2048;
 /// The mbuf's header, headroom and the pool's share.
 const MBUF_OVERHEAD: usize = 512;
-/// Bytes of a super-frame; the segment length of an mbuf has 16 bits.
-pub(super) const LARGE_ROOM: usize = 32 * 1024;
+/// Bytes of a super-frame; the segment length of an mbuf has 16 bits, headroom included.
+pub(super) const LARGE_ROOM: usize = 65_535 - 128;
+/// Bytes of a super-frame to a peer that copies it: twelve segments of 1500, two of 9000. A ring of longer ones, and the buffers of a
+/// burst of them, leave the second-level cache before they are read.
+const COPIED_SUPER_BYTES: usize = 18 * 1024;
+/// Receive descriptors where each holds a super-frame: they are used in turns, so that all of them walk through the caches.
+const RX_LARGE_ENTRIES: u32 = 64;
+/// Large buffers to receive into, a queue: those in the ring, a burst in hand, and what lies in an lcore's cache.
+const RX_LARGE_MBUFS: usize = 160;
 /// ETH_AF_XDP_DFLT_NUM_DESCS of the driver.
 const XDP_FILL_MBUFS: u32 = 2048;
 /// Buffers for super-frames, a queue.
@@ -500,6 +545,46 @@ mod tests {
     }
 
     #[test]
+    fn super_frames_are_received_into_buffers_of_their_own_where_a_peer_sends_some() {
+        let facts = |text: &str, tso, lro| {
+            let mut config = vdev(text);
+            (config.want_tso, config.want_lro) = (tso, lro);
+            (config.rx_large_mbufs(), config.rx_entries())
+        };
+        let ring = vdev("net_vhost0").rx_ring_entries;
+        for port in ["net_vhost0,iface=/s", "net_virtio_user0,path=/s"] {
+            assert_eq!(facts(port, false, false), (0, ring));
+        }
+        assert_eq!(
+            facts("net_vhost0,iface=/s", true, false),
+            (RX_LARGE_MBUFS, ring)
+        );
+        // Without LRO its peer must not send any.
+        assert_eq!(facts("net_virtio_user0,path=/s", true, false), (0, ring));
+        assert_eq!(
+            facts("net_virtio_user0,path=/s", false, true),
+            (RX_LARGE_MBUFS, RX_LARGE_ENTRIES)
+        );
+        assert_eq!(facts("net_af_packet0,iface=v0", true, true), (0, ring));
+        // Enough for the ring, a burst in hand and what a cache of a quarter and a half keeps back.
+        assert!(RX_LARGE_ENTRIES as usize + 32 + RX_LARGE_MBUFS * 3 / 8 <= RX_LARGE_MBUFS);
+    }
+
+    #[test]
+    fn what_a_peer_copies_is_cut_shorter_than_what_a_card_fetches() {
+        for mtu in [1500, 9000] {
+            assert!(COPIED_SUPER_BYTES > 2 * mtu);
+        }
+        assert_eq!(
+            vdev("net_vhost0,iface=/s").super_bytes(),
+            COPIED_SUPER_BYTES
+        );
+        let card = PortSelector::Bdf("0000:04:00.0".to_owned());
+        let card = PluginConfig::new(card, "knet-1".to_owned());
+        assert_eq!(card.super_bytes(), LARGE_ROOM);
+    }
+
+    #[test]
     fn a_buffer_holds_a_frame_and_the_drivers_own_header() {
         let mut config = vdev("net_virtio_user0,path=/s");
         assert_eq!(config.mbuf_room(), DEFAULT_ROOM);
@@ -525,7 +610,7 @@ mod tests {
         config.pool_mbufs = 20480;
         assert_eq!(config.memory_mb(), 88);
         config.want_tso = true;
-        assert_eq!(config.memory_mb(), 94);
+        assert_eq!(config.memory_mb(), 98);
         let mut xdp = vdev("net_af_xdp0,iface=v0");
         xdp.pool_mbufs = 1;
         assert_eq!((xdp.mbufs(), xdp.memory_mb()), (4096, 24));

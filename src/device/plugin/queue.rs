@@ -354,6 +354,12 @@ impl Transmit {
         }
     }
 
+    /// Whether a frame of `len` bytes can be sent now: one that the port must cut only while it does that.
+    fn takes(&self, len: usize) -> bool {
+        // SAFETY: the queue is this half's.
+        len <= self.mbuf_room || unsafe { (self.port.table.tx_cuts)(self.queue) } != 0
+    }
+
     /// Brings an empty buffer for a frame of `len` bytes to the front of the empty ones. Large and usual frames take turns in a stream, so
     /// that buffers of the other kind stay. False when there is none.
     fn bring(&mut self, len: usize) -> bool {
@@ -426,7 +432,7 @@ impl TxQueue for Transmit {
         if self.committed == BURST_MAX {
             return None;
         }
-        if !self.bring(len) {
+        if !self.takes(len) || !self.bring(len) {
             return None;
         }
         let slot = self

@@ -26,6 +26,8 @@ struct Fake {
     has_large: bool,
     /// What it tells of its memory.
     chunks: Vec<(usize, usize)>,
+    /// Super-frames cannot be sent now.
+    refuses_large: bool,
 }
 
 // One test at a time: the table has no place for a context before `queue`.
@@ -158,6 +160,9 @@ unsafe extern "C" fn tx_burst(queue: *mut Queue, slots: *const Slot, count: u32)
     }
     take as u32
 }
+unsafe extern "C" fn tx_cuts(_: *mut Queue) -> u32 {
+    u32::from(with(|fake| !fake.refuses_large))
+}
 unsafe extern "C" fn wait_fd(_: *mut Queue) -> i32 {
     -1
 }
@@ -207,6 +212,7 @@ static TABLE: Table = Table {
     free,
     tx_alloc,
     tx_burst,
+    tx_cuts,
     wait_fd,
     arm,
     stats,
@@ -358,6 +364,23 @@ fn a_large_frame_finds_room_behind_a_full_set_of_usual_buffers() {
     with(|fake| fake.has_large = false);
     assert!(transmit.alloc(30_000).is_none());
     assert!(put(&mut *transmit, 9));
+    drop(transmit);
+    assert_eq!(with(|fake| fake.out), 0);
+}
+
+#[test]
+fn a_peer_that_takes_no_super_frames_any_more_is_lent_none() {
+    let _turn = turn();
+    let mut device = device(100);
+    with(|fake| fake.has_large = true);
+    let (_receive, mut transmit) = device.queue_pair(0).unwrap();
+    // A buffer for one was lent before, and is still there.
+    assert!(transmit.alloc(30_000).is_some());
+    with(|fake| fake.refuses_large = true);
+    assert!(transmit.alloc(30_000).is_none());
+    assert!(put(&mut *transmit, 1));
+    with(|fake| fake.refuses_large = false);
+    assert!(transmit.alloc(30_000).is_some());
     drop(transmit);
     assert_eq!(with(|fake| fake.out), 0);
 }

@@ -483,3 +483,86 @@ fn every_edge_reaches_one_of_many_waiters() {
     });
     assert_eq!(total, 20_000);
 }
+
+#[test]
+fn a_child_without_a_share_writes_nothing_that_its_parent_reads() {
+    let set = set();
+    let (link, object) = (set.link, set.fake.stream(1));
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    set.add_kernel(read.as_raw_fd(), 9);
+    set.watch(object, IN, 7);
+    hold::add(link, object).unwrap();
+    set.fake.receive(object, b"x");
+    rustix::io::write(&write, b"x").unwrap();
+    let cell = link.control.epoll(set.epoll).unwrap();
+    let seen = || {
+        let words = [
+            &cell.cursor,
+            &cell.kernel_items,
+            &cell.used,
+            &cell.generation,
+        ];
+        let words = words.map(|word| word.load(Ordering::Relaxed));
+        (
+            words,
+            link.control.ready(set.epoll).unwrap().has(object.index),
+        )
+    };
+    // Every second look of a parent begins at the kernel's half.
+    let _ = set.look(8);
+    let before = seen();
+    link.disown();
+    for _ in 0..2 {
+        assert_eq!(set.look(8), [(9, IN)], "its parent's pipe is its own too");
+        assert_eq!(seen(), before);
+    }
+    assert_eq!(
+        gather(
+            link,
+            set.epoll,
+            cell,
+            set.kernel.as_raw_fd(),
+            KernelHalf::Ready,
+            &mut [EpollEvent::default(); 4]
+        ),
+        Ok(1)
+    );
+    assert_eq!(
+        collect_lost(link, set.epoll, &mut [EpollEvent::default(); 4]),
+        0
+    );
+    assert_eq!(seen(), before);
+}
+
+#[test]
+fn a_child_without_a_share_waits_until_its_deadline_and_takes_no_slot() {
+    let set = set();
+    let begin = monotonic();
+    let span = Duration::from_millis(15);
+    set.link.disown();
+    let slots = || {
+        let slots =
+            (0..crate::channel::layout::SLOTS).filter_map(|slot| set.link.control.slot(slot));
+        slots
+            .filter(|slot| slot.user.load(Ordering::Relaxed) != 0)
+            .count()
+    };
+    assert_eq!(set.wait(8, Some(span)), Ok(vec![]));
+    assert!(monotonic().since(begin) >= span);
+    let begin = monotonic();
+    let mut fds = [PollFd::default(); OWN];
+    let object = set.fake.stream(1);
+    let watch = Watch::Objects(&[object]);
+    let woken = waiter::sleep(
+        set.link,
+        watch,
+        &mut fds,
+        Some(begin + span),
+        None,
+        &mut || false,
+        &mut Drive::new(),
+    );
+    assert_eq!(woken, Wake::Timeout);
+    assert!(monotonic().since(begin) >= span);
+    assert_eq!(slots(), 0);
+}

@@ -116,6 +116,52 @@ fn a_kernel_epoll_is_readable_exactly_when_its_sockets_have_events() {
     forget(muted);
 }
 
+/// Its epoll is one that the other test does not use: heralds are known by their number.
+#[test]
+fn a_child_without_a_share_drains_no_herald_and_rests_while_it_speaks_to_its_parent() {
+    let fake = Fake::new();
+    let link = fake.link;
+    let epoll = (0..6)
+        .map(|_| epoll_set::create(link).unwrap())
+        .last()
+        .unwrap();
+    let kernel = kernel_epoll();
+    let kernel = kernel.as_raw_fd();
+    let object = fake.stream(1);
+    hold::add(link, object).unwrap();
+    let watch = EpollEvent {
+        events: IN,
+        data: 7,
+    };
+    epoll_set::add(link, epoll, object, 1, watch, false).unwrap();
+    announce(link, epoll, kernel).unwrap();
+    fake.receive(object, b"x");
+    settle(link, epoll);
+    let cell = link.control.epoll(epoll).unwrap();
+    let state = || cell.herald.load(Ordering::SeqCst);
+    let before = state();
+    assert!(is_readable(kernel));
+    // As in a fork that found no process cell: the eventfd and the kernel epoll are its parent's too.
+    link.disown();
+    settle(link, epoll);
+    settle_all(link);
+    mute(link, epoll);
+    announce(link, epoll, kernel).unwrap();
+    assert_eq!(look(link, epoll, kernel), []);
+    let span = Duration::from_millis(60);
+    let used = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime).tv_nsec;
+    let (begin, worked) = (crate::time::monotonic(), used());
+    let mut events = [EpollEvent::default(); 1];
+    let found = epoll_set::wait(link, epoll, kernel, &mut events, Some(span), None);
+    assert_eq!(found, Ok(0));
+    assert!(crate::time::monotonic().since(begin) >= span);
+    let worked = Duration::from_nanos(u64::try_from((used() - worked).max(0)).unwrap());
+    assert!(worked < span / 3, "{worked:?}: it looked all the time");
+    assert_eq!(state(), before);
+    assert!(is_readable(kernel), "its parent is told");
+    forget(epoll);
+}
+
 #[test]
 fn the_herald_is_taken_out_and_the_order_stays() {
     let event = |data| EpollEvent { events: IN, data };

@@ -397,9 +397,60 @@ fn what_the_kernel_does_not_take_back_stays_in_the_account() {
 }
 
 #[test]
+fn what_a_released_ring_keeps_stays_in_the_account_until_it_is_taken_back() {
+    use core::sync::atomic::Ordering;
+    let (mut memory, segments) = family(64 << 10);
+    let stay = |yes| {
+        segments.transmit_stays.store(yes, Ordering::Relaxed);
+        segments.receive_stays.store(yes, Ordering::Relaxed);
+    };
+    let id = grown(&mut memory, 4 << 10, PAGE);
+    assert!(memory.back_part(Owner(0), id, 48 << 10, 12 << 10));
+    assert!(segments.control.tx_populate(id, 16 << 10));
+    let ring = RxRing {
+        bytes: &mut [],
+        backed: 0,
+        id,
+    };
+    memory.give_back(Owner(0), ring);
+    let resident = segments.resident_bytes();
+    stay(true);
+    memory.release(Owner(0), id, 16 << 10);
+    assert_eq!(segments.resident_bytes(), resident);
+    let all = (4 + 12 + 16) << 10;
+    assert_eq!((memory.ring_bytes(), memory.kept_bytes()), (all, all));
+    assert_eq!(memory.counters.rings_not_returned.value(), 1);
+    assert!(memory.cool_some(Owner(0)));
+    assert_eq!((memory.ring_bytes(), memory.kept_bytes()), (all, 0));
+    assert_eq!(memory.counters.rings_not_returned.value(), 2);
+    // The next one gets it, and the kernel the whole of it later.
+    let ring = memory.take(Owner(0), BYTES).unwrap();
+    assert_eq!(ring.id, id);
+    stay(false);
+    memory.give_back(Owner(0), ring);
+    while memory.cool_some(Owner(0)) {}
+    assert_eq!((memory.ring_bytes(), memory.kept_bytes()), (0, 0));
+    assert_eq!(segments.resident_bytes(), resident - all);
+}
+
+#[test]
+fn a_part_that_could_be_neither_completed_nor_undone_stays_in_the_account() {
+    use core::sync::atomic::Ordering;
+    let (mut memory, segments) = family(64 << 10);
+    let id = grown(&mut memory, 4 << 10, 0);
+    let before = memory.ring_bytes();
+    segments.receive_stays.store(true, Ordering::Relaxed);
+    pages(&segments, 1);
+    // Round the end: its first page is to be had, its second one is not.
+    assert!(!memory.back_part(Owner(0), id, 60 << 10, 8 << 10));
+    assert_eq!(memory.ring_bytes(), before + u64::from(PAGE));
+    assert_eq!(memory.counters.rings_not_returned.value(), 1);
+}
+
+#[test]
 fn half_open_connections_leave_no_more_behind_than_the_bound() {
     let (_, segments) = family(64 << 10);
-    let mut pool = Pool::new(segments, 0);
+    let mut pool = Pool::new(segments, 0, Arc::default());
     let objects: Vec<u32> = (0..100).map(|_| pool.index().unwrap()).collect();
     for &object in &objects {
         pool.lend(object).unwrap();
@@ -413,7 +464,7 @@ fn half_open_connections_leave_no_more_behind_than_the_bound() {
 #[test]
 fn one_end_gives_a_bounded_number_of_rings_back() {
     let (_, segments) = family(64 << 10);
-    let mut pool = Pool::new(segments, 0);
+    let mut pool = Pool::new(segments, 0, Arc::default());
     let objects: Vec<u32> = (0..100).map(|_| pool.index().unwrap()).collect();
     for &object in &objects {
         pool.lend(object).unwrap();

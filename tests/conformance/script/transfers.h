@@ -121,10 +121,13 @@ static void op_sendfile(struct call *this) /* NAME FILE SIZE [OFFSET]: tells the
     if (sent >= 0 && this->count > 4) sprintf(strchr(this->answer, 0), " to %ld", (long)offset);
 }
 
-static void op_skip(struct call *this) /* NAME SIZE: reads and forgets, whatever it is */
+/* NAME SIZE [LEAST]: reads and forgets, whatever it is; LEAST bytes, sent one by one, have two seconds to come */
+static void op_skip(struct call *this)
 {
     static unsigned char bytes[ROOM];
-    say(this, recv(fd_of(needed(this, 1)), bytes, (size_t)number(this, 2, ROOM), MSG_DONTWAIT));
+    int fd = fd_of(needed(this, 1)), there = 0;
+    for (int n = 0; n < 400 && ioctl(fd, FIONREAD, &there) == 0 && there < number(this, 3, 0); n++) pause_us(5000);
+    say(this, recv(fd, bytes, (size_t)number(this, 2, ROOM), MSG_DONTWAIT));
 }
 
 /* Until nothing more goes in, and until all of that has come out: how much it is differs. */

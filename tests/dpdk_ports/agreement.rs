@@ -1,0 +1,168 @@
+//! A vhost port sends super-frames to a peer that agreed to them, and to no other; each peer is asked anew.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use super::vhost::Verdict;
+use super::*;
+
+/// What a process of this case is: `vhost`, a peer that `agrees` or one that `refuses`.
+const ROLE: &str = "KNET_TEST_ROLE";
+/// The socket between them.
+const SOCKET: &str = "KNET_TEST_VHOST";
+const NAME: &str = "agreement::a_vhost_port_sends_super_frames_to_peers_that_agreed";
+
+/// Payload of a request for a super-frame, of one that also leaves another super-frame behind for whoever comes next, and of
+/// the super-frame.
+const REQUEST: usize = 200;
+const LEAVE: usize = 300;
+const SUPER: usize = 9_000;
+/// Bytes in front of the payload.
+const HEADERS: usize = 54;
+const CUT: TxMeta = TxMeta {
+    checksum_offload: true,
+    segment_bytes: 1460,
+};
+
+fn start(role: &str, socket: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([NAME, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .env(SOCKET, socket)
+        .spawn()
+        .unwrap()
+}
+
+/// The vhost end; it ends with the case.
+struct Vhost(Child, PathBuf);
+
+impl Drop for Vhost {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+        // It was killed, so it could not remove its socket.
+        let _ = std::fs::remove_file(&self.1);
+    }
+}
+
+/// Puts a super-frame into the burst; false when none can be sent.
+fn put_super(queues: &mut Queues) -> bool {
+    let frame = wire::tcp_unsummed(queues.mac, [2; 6], SUPER);
+    let Some(room) = queues.transmit.alloc(frame.len()) else {
+        return false;
+    };
+    room.copy_from_slice(&frame);
+    queues.transmit.commit(frame.len(), CUT);
+    true
+}
+
+/// The vhost end: answers each request with a super-frame, or with a note that says how many frames were dropped so far.
+fn vhost(socket: &str) -> ! {
+    use rustix::process::{Signal, set_parent_process_death_signal};
+    set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
+    let mut config = config(PortSelector::Vdev(format!(
+        "net_vhost0,iface={socket},tso=1"
+    )));
+    config.want_tso = true;
+    let mut device = PluginDevice::open(&config).unwrap();
+    assert_eq!(
+        device.capabilities().description,
+        "net_vhost (net_vhost0), super-frames while its peer takes them"
+    );
+    let mut queues = Queues::of(&mut device);
+    loop {
+        let mut requests = Vec::new();
+        queues.receive.rx_burst(Instant::ZERO, &mut |frames| {
+            requests.extend(
+                frames
+                    .iter()
+                    .filter(|frame| wire::ether_type(frame.bytes) == 0x0800)
+                    .map(|frame| frame.bytes.len()),
+            );
+        });
+        for request in requests {
+            if put_super(&mut queues) {
+                queues.transmit.flush(Instant::ZERO);
+            } else {
+                let dropped = u8::try_from(device.stats().tx_dropped).unwrap();
+                queues.send(&wire::note(&[dropped]), TxMeta::default());
+            }
+            if request == HEADERS + LEAVE {
+                assert!(put_super(&mut queues));
+            }
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// One peer: asks, and sees what comes.
+fn peer(socket: &str, agrees: bool) {
+    let vdev = format!("net_virtio_user0,path={socket}");
+    let mut config = config(PortSelector::Vdev(vdev));
+    config.want_lro = agrees;
+    let mut device = PluginDevice::open(&config).unwrap();
+    wait_until("the link is up", || device.link_up());
+    let mut queues = Queues::of(&mut device);
+    if !agrees {
+        // What was left behind is dropped when the first answer would send it, and the second one tells.
+        ask(&mut queues, REQUEST).expect_err("a super-frame came unasked");
+        let dropped = ask(&mut queues, REQUEST).expect_err("a super-frame came unasked");
+        assert_eq!(dropped, 1);
+        return;
+    }
+    // The other end knows of the agreement a moment after the link is up.
+    let mut answer = None;
+    wait_until("a super-frame", || {
+        answer = ask(&mut queues, REQUEST).ok();
+        answer.is_some()
+    });
+    let verdict = answer.unwrap();
+    assert!(
+        verdict.good && verdict.partial && !verdict.bad && verdict.payload_holds,
+        "{verdict:?}"
+    );
+    ask(&mut queues, LEAVE).unwrap();
+}
+
+/// The answer to a request: a super-frame, or the number of frames that were dropped.
+fn ask(queues: &mut Queues, payload: usize) -> Result<Verdict, u8> {
+    let request = wire::tcp_unsummed(queues.mac, [2; 6], payload);
+    queues.send(
+        &request,
+        TxMeta {
+            segment_bytes: 0,
+            ..CUT
+        },
+    );
+    let mut answer = None;
+    queues.receive_until("an answer", |bytes, meta| {
+        if wire::ether_type(bytes) == 0x0800 {
+            assert_eq!(bytes.len(), HEADERS + SUPER);
+            answer = Some(Ok(Verdict::of(bytes, meta, false)));
+        } else if let Some(note) = wire::note_in(bytes) {
+            answer = Some(Err(note[0]));
+        }
+        answer.is_some()
+    });
+    answer.unwrap()
+}
+
+#[test]
+fn a_vhost_port_sends_super_frames_to_peers_that_agreed() {
+    in_own_process(NAME, false, || {
+        if let (Ok(role), Ok(socket)) = (std::env::var(ROLE), std::env::var(SOCKET)) {
+            if role == "vhost" {
+                vhost(&socket);
+            }
+            return peer(&socket, role == "agrees");
+        }
+        let socket =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("a{}", std::process::id()));
+        let vhost = Vhost(start("vhost", &socket), socket);
+        wait_until("the vhost end listens", || vhost.1.exists());
+        for role in ["agrees", "refuses", "agrees"] {
+            let status = start(role, &vhost.1).wait().unwrap();
+            assert!(status.success(), "the peer that {role}: {status}");
+        }
+    });
+}
