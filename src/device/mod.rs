@@ -199,7 +199,8 @@ pub trait TxQueue: Any + Send {
         None
     }
 
-    /// Appends a kept frame to the burst; its ticket names nothing from then on. False when there is no room now.
+    /// Appends a kept frame to the burst, or drops it when the port cannot send such a frame any more; its ticket names nothing
+    /// from then on. False when there is no room now.
     fn commit_kept(&mut self, _ticket: u32) -> bool {
         false
     }

@@ -515,6 +515,11 @@ impl TxQueue for Transmit {
         if self.committed == BURST_MAX {
             return false;
         }
+        let kept = self.kept.0.get(ticket as usize);
+        if kept.is_some_and(|slot| !self.takes(slot.len as usize)) {
+            self.free_kept(ticket);
+            return true;
+        }
         if self.allocated == BURST_MAX {
             self.release_from(BURST_MAX - 1);
         }

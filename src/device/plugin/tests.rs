@@ -597,3 +597,23 @@ fn kept_frames_are_sent_later_in_any_order_and_no_buffer_is_lost() {
     drop(transmit);
     assert_eq!(with(|fake| fake.out), 0);
 }
+
+#[test]
+fn a_kept_super_frame_that_the_port_cuts_no_more_is_dropped() {
+    let _turn = turn();
+    let mut device = device(100);
+    with(|fake| fake.has_large = true);
+    let (_receive, mut transmit) = device.queue_pair(0).unwrap();
+    for ticket in 0..2 {
+        transmit.alloc(30_000).unwrap();
+        assert!(transmit.keep(30_000, TxMeta::default(), ticket));
+    }
+    assert!(transmit.commit_kept(0));
+    with(|fake| fake.refuses_large = true);
+    assert!(transmit.commit_kept(1));
+    assert!(transmit.kept(1).is_none());
+    with(|fake| fake.takes = vec![32]);
+    assert_eq!(transmit.flush(Instant::ZERO), 1);
+    drop(transmit);
+    assert_eq!(with(|fake| fake.out), 0);
+}

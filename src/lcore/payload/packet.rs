@@ -180,12 +180,15 @@ impl JudgedTx {
 }
 
 /// Sends a copy of a kept segment at which a late kernel may still look: the port would give its buffer to others. False: there is
-/// no room now.
+/// no room now. Without a buffer it is lost, and TCP sends it again.
 fn copied(inner: &mut dyn TxQueue, ticket: u32, meta: TxMeta, scratch: &mut Vec<u8>) -> bool {
     scratch.clear();
     scratch.extend_from_slice(inner.kept(ticket).unwrap_or_default());
-    let Some(buffer) = inner.alloc(scratch.len()) else {
+    if inner.room() == 0 {
         return false;
+    }
+    let Some(buffer) = inner.alloc(scratch.len()) else {
+        return true;
     };
     buffer.copy_from_slice(scratch);
     inner.commit(scratch.len(), meta);
