@@ -106,9 +106,9 @@ fn bind(flags: &[String], to: &Path) -> Result<(), String> {
         .allowlist_function("knet_.*")
         .allowlist_var("knet_.*|RTE_PKTMBUF_HEADROOM")
         // The frame slot and the queue are defined once, in plugin_abi.rs.
-        .blocklist_type("knet_slot|knet_queue|knet_stats")
+        .blocklist_type("knet_slot|knet_queue|knet_stats|knet_chunk")
         .raw_line(
-            "use crate::abi::{Queue as knet_queue, QueueStats as knet_stats, Slot as knet_slot};",
+            "use crate::abi::{Chunk as knet_chunk, Queue as knet_queue, QueueStats as knet_stats, Slot as knet_slot};",
         );
     for call in calls.lines().map(str::trim).filter(|line| !line.is_empty()) {
         builder = builder.allowlist_function(call);

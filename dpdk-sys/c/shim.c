@@ -25,6 +25,7 @@
 
 _Static_assert(sizeof(struct knet_slot) == 24, "plugin_abi.rs: Slot");
 _Static_assert(sizeof(struct knet_stats) == 24, "plugin_abi.rs: QueueStats");
+_Static_assert(sizeof(struct knet_chunk) == 16, "plugin_abi.rs: Chunk");
 
 #if RTE_VERSION < RTE_VERSION_NUM(21, 11, 0, 0)
 #error "DPDK 21.11 or newer is needed"
@@ -491,6 +492,35 @@ struct rte_mempool *knet_copied_pool(const char *name, uint32_t count, uint32_t 
 	}
 	rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
 	return pool;
+}
+
+struct chunks {
+	struct knet_chunk *places;
+	uint32_t room;
+	uint32_t used;
+};
+
+static void note_chunk(struct rte_mempool *pool, void *to, struct rte_mempool_memhdr *chunk, unsigned index)
+{
+	struct chunks *all = to;
+
+	(void)pool;
+	(void)index;
+	if (all->used < all->room) {
+		all->places[all->used].start = chunk->addr;
+		all->places[all->used].bytes = chunk->len;
+	}
+	all->used++;
+}
+
+/* Notes the memory of a pool, which may be NULL, behind `used` places; returns how many are used then, or would be. */
+uint32_t knet_pool_chunks(struct rte_mempool *pool, struct knet_chunk *chunks, uint32_t room, uint32_t used)
+{
+	struct chunks all = {.places = chunks, .room = room, .used = used};
+
+	if (pool != NULL)
+		(void)rte_mempool_mem_iter(pool, note_chunk, &all);
+	return all.used;
 }
 
 /* Entry i of the indirection table, of which a port has at most as many as one field can number, leads to queue i % queues. */

@@ -38,6 +38,12 @@ struct knet_stats {
 	uint64_t tx_dropped_malformed;
 };
 
+/* Memory in which frames lie. */
+struct knet_chunk {
+	uint8_t *start;
+	uint64_t bytes;
+};
+
 struct knet_queue;
 
 /* Offload and hash bits, which are macros in DPDK. */
@@ -54,6 +60,8 @@ extern const uint32_t knet_rss_mode;
 
 struct rte_mempool *knet_copied_pool(const char *name, uint32_t count, uint32_t cache, uint16_t room,
 				     int socket);
+
+uint32_t knet_pool_chunks(struct rte_mempool *pool, struct knet_chunk *chunks, uint32_t room, uint32_t used);
 
 struct knet_queue *knet_queue_new(uint16_t port, uint16_t queue, struct rte_mempool *pool,
 				  struct rte_mempool *large, uint64_t tx_offloads, bool peer_decides);

@@ -1,6 +1,8 @@
 //! The table of a build without DPDK: it loads, and `start` says what is missing.
 
-use dpdk_sys::abi::{ABI, ErrorText, PortFacts, Queue, Slot, StartArgs, Stats, TABLE_BYTES, Table};
+use dpdk_sys::abi::{
+    ABI, Chunk, ErrorText, PortFacts, Queue, Slot, StartArgs, Stats, TABLE_BYTES, Table,
+};
 
 pub(crate) const TABLE: Table = Table {
     abi: ABI,
@@ -21,6 +23,7 @@ pub(crate) const TABLE: Table = Table {
     stats,
     link_up,
     stop,
+    memory,
 };
 
 /// ENOSYS, the same on every Linux.
@@ -81,3 +84,7 @@ unsafe extern "C" fn link_up() -> i32 {
 }
 
 unsafe extern "C" fn stop() {}
+
+unsafe extern "C" fn memory(_: *mut Chunk, _: u32) -> u32 {
+    0
+}

@@ -5,7 +5,7 @@ use core::ptr;
 
 use dpdk_sys as sys;
 use dpdk_sys::abi::{
-    OFFLOAD_LRO, OFFLOAD_RX_CHECKSUM, OFFLOAD_TSO, OFFLOAD_TX_CHECKSUM, PortFacts, Queue,
+    Chunk, OFFLOAD_LRO, OFFLOAD_RX_CHECKSUM, OFFLOAD_TSO, OFFLOAD_TX_CHECKSUM, PortFacts, Queue,
     QueueStats, RSS_KEY_BYTES, StartArgs, Stats, TRUST_CHECKSUM,
 };
 
@@ -21,6 +21,8 @@ pub(crate) struct Port {
     /// For received frames, where they are to lie in large buffers.
     received: *mut sys::rte_mempool,
     own_process: bool,
+    /// Somebody else may read the frames' memory until the process ends.
+    is_lent: bool,
 }
 
 // SAFETY: the pointers are to DPDK's shared memory and to queue records; the table hands a queue to one
@@ -78,6 +80,7 @@ impl Port {
             large,
             received,
             own_process: args.own_process != 0,
+            is_lent: false,
         };
         let own_socket = driver == "net_af_packet" || driver == "net_af_xdp";
         let mut plan = plan(args, &info, own_socket, &driver, &title)?;
@@ -382,8 +385,21 @@ impl Port {
         unsafe { sys::knet_link_up(self.id) == 1 }
     }
 
-    /// Stops and closes the port and frees its memory. The caller promises that no burst call runs.
-    pub(crate) fn close(self) {
+    /// Fills `chunks` with where the frames lie, and says how many chunks there are. Their memory stays from then on.
+    pub(crate) fn lend_memory(&mut self, chunks: &mut [Chunk]) -> u32 {
+        self.is_lent = true;
+        let room = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
+        let mut count = 0;
+        for pool in [self.pool, self.large, self.received] {
+            // SAFETY: null, or a pool of the port's; there are `room` places, of which `count` are taken.
+            count = unsafe { sys::knet_pool_chunks(pool, chunks.as_mut_ptr(), room, count) };
+        }
+        count
+    }
+
+    /// Stops and closes the port and frees its memory, if that was not lent; says whether EAL may be stopped as well. The caller
+    /// promises that no burst call runs.
+    pub(crate) fn close(self) -> bool {
         let _diverted = eal::divert(self.own_process);
         // SAFETY: the port is valid; nothing happens where no peer is watched.
         unsafe { sys::knet_peer_unwatch() };
@@ -395,12 +411,16 @@ impl Port {
             // SAFETY: made by `knet_queue_new`, freed once.
             unsafe { sys::knet_queue_free(*queue) };
         }
+        if self.is_lent {
+            return false;
+        }
         // SAFETY: the closed port holds no buffer of the pool any more.
         unsafe { sys::rte_mempool_free(self.pool) };
         // SAFETY: the same; null is allowed.
         unsafe { sys::rte_mempool_free(self.large) };
         // SAFETY: the same.
         unsafe { sys::rte_mempool_free(self.received) };
+        true
     }
 }
 

@@ -6,7 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
 use dpdk_sys as sys;
-use dpdk_sys::abi::{ABI, ErrorText, PortFacts, Queue, StartArgs, Stats, TABLE_BYTES, Table};
+use dpdk_sys::abi::{
+    ABI, Chunk, ErrorText, PortFacts, Queue, StartArgs, Stats, TABLE_BYTES, Table,
+};
 
 use crate::eal;
 use crate::port::Port;
@@ -30,6 +32,7 @@ pub(crate) const TABLE: Table = Table {
     stats,
     link_up,
     stop,
+    memory,
 };
 
 /// The port that `start` opened.
@@ -165,9 +168,23 @@ unsafe extern "C" fn link_up() -> i32 {
 unsafe extern "C" fn stop() {
     let _ = catch_unwind(|| {
         let port = PORT.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(port) = port {
-            port.close();
+        if let Some(port) = port
+            && port.close()
+        {
             eal::stop();
         }
     });
+}
+
+unsafe extern "C" fn memory(chunks: *mut Chunk, room: u32) -> u32 {
+    catch_unwind(AssertUnwindSafe(|| {
+        let mut port = PORT.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(port) = port.as_mut().filter(|_| !chunks.is_null()) else {
+            return 0;
+        };
+        // SAFETY: the host gives `room` places of its own.
+        let chunks = unsafe { core::slice::from_raw_parts_mut(chunks, room as usize) };
+        port.lend_memory(chunks)
+    }))
+    .unwrap_or(0)
 }

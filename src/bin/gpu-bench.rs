@@ -154,7 +154,12 @@ fn run(
     for part in arguments.parts() {
         if let (
             Place::Cpu(_),
-            Part::Correctness | Part::Costs | Part::Ceilings | Part::Beside | Part::Faults,
+            Part::Correctness
+            | Part::Costs
+            | Part::Ceilings
+            | Part::Registration
+            | Part::Beside
+            | Part::Faults,
         ) = (&place, part)
         {
             report.skip(part.name(), "it needs a GPU");
@@ -164,6 +169,7 @@ fn run(
             Part::Correctness => correctness::run(&mut place, arguments, signals, report)?,
             Part::Costs => sweep::costs(&mut place, arguments, signals, report)?,
             Part::Ceilings => sweep::ceilings(&mut place, arguments, signals, report)?,
+            Part::Registration => sweep::registration(&place, arguments, report),
             Part::Sweep => sweep::sweep(&mut place, arguments, signals, report)?,
             Part::Beside => beside::run(&mut place, arguments, signals, report)?,
             Part::Faults => faults::run(&mut place, arguments, signals, report)?,

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::recorder::{Direction, Recorder};
-use crate::device::{QueuePair, RxFrame, RxQueue, TxMeta, TxQueue};
+use crate::device::{Keeps, QueuePair, RxFrame, RxQueue, TxMeta, TxQueue};
 use crate::time::{Instant, monotonic};
 
 /// Both halves are the lcore's, so nobody ever waits for the lock.
@@ -90,6 +90,23 @@ impl TxQueue for Closed {
     }
 }
 
+/// Writes down a received burst before the stack changes it. The turn's own time would be that of its answers too.
+fn record(recorder: &Shared, frames: &[RxFrame<'_>]) {
+    let at = monotonic();
+    let mut tapped = lock(recorder);
+    tapped.sending = None;
+    for frame in frames {
+        tapped.recorder.record(at, Direction::In, frame.bytes);
+    }
+}
+
+fn look(recorder: &Shared) {
+    let mut tapped = lock(recorder);
+    if tapped.recorder.due().is_some() {
+        tapped.recorder.look(monotonic());
+    }
+}
+
 fn lock(recorder: &Shared) -> MutexGuard<'_, Tapped> {
     recorder.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -98,22 +115,41 @@ impl RxQueue for TapRx {
     fn rx_burst(&mut self, now: Instant, deliver: &mut dyn FnMut(&mut [RxFrame<'_>])) -> usize {
         let recorder = &self.recorder;
         let count = self.inner.rx_burst(now, &mut |frames| {
-            // Before the stack changes them. The turn's own time would be that of its answers too.
-            let at = monotonic();
-            let mut tapped = lock(recorder);
-            tapped.sending = None;
-            for frame in frames.iter() {
-                tapped.recorder.record(at, Direction::In, frame.bytes);
-            }
-            drop(tapped);
+            record(recorder, frames);
             deliver(frames);
         });
-        let mut tapped = lock(recorder);
-        if tapped.recorder.due().is_some() {
-            tapped.recorder.look(monotonic());
-        }
-        drop(tapped);
+        look(recorder);
         count
+    }
+
+    fn keeps(&self) -> usize {
+        self.inner.keeps()
+    }
+
+    fn rx_burst_keeping(
+        &mut self,
+        now: Instant,
+        deliver: &mut dyn FnMut(&mut [RxFrame<'_>], &mut Keeps),
+    ) -> usize {
+        let recorder = &self.recorder;
+        let count = self.inner.rx_burst_keeping(now, &mut |frames, keeps| {
+            record(recorder, frames);
+            deliver(frames, keeps);
+        });
+        look(recorder);
+        count
+    }
+
+    fn kept(&mut self, ticket: u32) -> Option<&mut [u8]> {
+        self.inner.kept(ticket)
+    }
+
+    fn lend_kept(&mut self, tickets: &[u32], deliver: &mut dyn FnMut(&mut [RxFrame<'_>])) {
+        self.inner.lend_kept(tickets, deliver);
+    }
+
+    fn free_kept(&mut self, ticket: u32) {
+        self.inner.free_kept(ticket);
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -113,9 +113,9 @@ pub enum Instead {
     Cpu,
     /// It passes unjudged, and is counted.
     Bypass,
-    /// Its flow is reset: a stream cannot lose bytes.
+    /// Its flow is reset, because a stream cannot lose bytes; a segment is dropped.
     Drop,
-    /// It waits; the peer's window closes, the program's send buffer fills.
+    /// It waits; the peer's window closes, the program's send buffer fills, the port's ring does.
     Wait,
 }
 

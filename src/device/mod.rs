@@ -1,8 +1,8 @@
 //! Devices: where frames come from and go to.
 //!
 //! Owns the seam between the stack and a port. May use `base`, `telemetry`, `config` types and `ffi`.
-//! Runs on the lcore thread that owns the queue pair. Invariant: a frame is lent for one call and a
-//! transmit buffer is filled in place, so nothing is copied here, and nothing here blocks.
+//! Runs on the lcore thread that owns the queue pair. Invariant: a frame is lent for one call, unless its
+//! receiver keeps it, and a transmit buffer is filled in place, so nothing is copied here, and nothing here blocks.
 //!
 //! A port is opened as one queue pair per lcore, split into a receive half and a transmit half so that
 //! a reply can be written while a received frame is still being looked at.
@@ -10,6 +10,7 @@
 pub mod builtin;
 pub mod fault;
 pub mod frame;
+mod kept;
 pub mod pair;
 pub mod pcap;
 pub mod plugin;
@@ -21,11 +22,13 @@ mod tx_batch;
 pub mod unix;
 
 pub use builtin::open_builtin;
+pub use kept::Keeps;
 
 use core::any::Any;
 use std::os::fd::BorrowedFd;
 
 use crate::errno::Errno;
+use crate::ffi::cuda::Lasting;
 use crate::time::Instant;
 
 /// Frames moved by one device call at most.
@@ -134,6 +137,35 @@ pub trait RxQueue: Any + Send {
     fn next_due(&self) -> Option<Instant> {
         None
     }
+
+    /// Frames that may be kept beyond their burst at once: a share of the port's buffers. Tickets are below it; 0 = none can be
+    /// kept.
+    fn keeps(&self) -> usize {
+        0
+    }
+
+    /// As [`RxQueue::rx_burst`], but the frames that `deliver` names are not freed: they stay where they lie, under their
+    /// tickets, until [`RxQueue::free_kept`].
+    fn rx_burst_keeping(
+        &mut self,
+        now: Instant,
+        deliver: &mut dyn FnMut(&mut [RxFrame<'_>], &mut Keeps),
+    ) -> usize {
+        let mut none = Keeps::default();
+        self.rx_burst(now, &mut |frames| deliver(frames, &mut none))
+    }
+
+    /// A kept frame.
+    fn kept(&mut self, _ticket: u32) -> Option<&mut [u8]> {
+        None
+    }
+
+    /// Lends kept frames, at most [`BURST_MAX`], to `deliver` in one call and in this order. What the port has said of them is
+    /// not said again.
+    fn lend_kept(&mut self, _tickets: &[u32], _deliver: &mut dyn FnMut(&mut [RxFrame<'_>])) {}
+
+    /// Gives the buffer of a kept frame back to the port; nothing when there is none.
+    fn free_kept(&mut self, _ticket: u32) {}
 }
 
 /// The transmit half of a queue pair. A frame is made by `alloc`, filled, then `commit`ted.
@@ -150,6 +182,31 @@ pub trait TxQueue: Any + Send {
 
     /// Frames that can still be `alloc`ated before a `flush`.
     fn room(&self) -> usize;
+
+    /// As [`RxQueue::keeps`].
+    fn keeps(&self) -> usize {
+        0
+    }
+
+    /// Keeps the first `len` bytes of the buffer lent last under `ticket`, where they lie, instead of appending them to the
+    /// burst. False when that cannot be done; then the buffer is as it was.
+    fn keep(&mut self, _len: usize, _meta: TxMeta, _ticket: u32) -> bool {
+        false
+    }
+
+    /// A kept frame.
+    fn kept(&mut self, _ticket: u32) -> Option<&mut [u8]> {
+        None
+    }
+
+    /// Appends a kept frame to the burst, or drops it when the port cannot send such a frame any more; its ticket names nothing
+    /// from then on. False when there is no room now.
+    fn commit_kept(&mut self, _ticket: u32) -> bool {
+        false
+    }
+
+    /// As [`RxQueue::free_kept`].
+    fn free_kept(&mut self, _ticket: u32) {}
 }
 
 /// The halves of a queue pair.
@@ -168,6 +225,12 @@ pub trait Device: Send {
 
     /// Counters so far.
     fn stats(&self) -> PortStats;
+
+    /// The memory in which its frames lie, where that is known and stays mapped until the process ends, so that a GPU may be
+    /// given it. Called once at most.
+    fn memory(&self) -> Option<Lasting> {
+        None
+    }
 
     /// Whether the link is up.
     fn link_up(&self) -> bool;

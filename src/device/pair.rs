@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::fault::{FaultConfig, FaultCounts, FaultLine};
 use super::frame::{Frame, LINK_HEADER_BYTES, lend};
+use super::kept::{KEPT_FRAMES_MAX, Keeps, KeptFrames};
 use super::port_counters::{PortCounters, count};
 use super::tx_batch::TxBatch;
 use super::{BURST_MAX, Capabilities, Device, PortStats, QueuePair, RxQueue, TxMeta, TxQueue};
@@ -105,6 +106,7 @@ impl Device for PairDevice {
         let rx = PairRx {
             wire: Arc::clone(&self.incoming),
             lent: Vec::with_capacity(BURST_MAX),
+            kept: KeptFrames::default(),
             counters: Arc::clone(&self.counters),
             _alive: Arc::clone(&self.alive),
         };
@@ -189,8 +191,22 @@ struct PairRx {
     wire: Arc<Wire>,
     /// The last burst, given back at the next one.
     lent: Vec<Frame>,
+    kept: KeptFrames,
     counters: Arc<PortCounters>,
     _alive: Arc<()>,
+}
+
+impl PairRx {
+    /// Gives the last burst back and takes the next one.
+    fn fetch(&mut self, now: Instant) {
+        let mut wire = self.wire.lock();
+        for frame in self.lent.drain(..) {
+            wire.line.recycle(frame);
+        }
+        wire.settle(now);
+        let ready = wire.ring.len().min(BURST_MAX);
+        self.lent.extend(wire.ring.drain(..ready));
+    }
 }
 
 impl RxQueue for PairRx {
@@ -199,18 +215,39 @@ impl RxQueue for PairRx {
         now: Instant,
         deliver: &mut dyn FnMut(&mut [super::RxFrame<'_>]),
     ) -> usize {
-        {
-            let mut wire = self.wire.lock();
-            for frame in self.lent.drain(..) {
-                wire.line.recycle(frame);
-            }
-            wire.settle(now);
-            let ready = wire.ring.len().min(BURST_MAX);
-            self.lent.extend(wire.ring.drain(..ready));
-        }
+        self.fetch(now);
         let received = lend(&mut self.lent, deliver);
         self.counters.frames_received.add(count(received));
         received
+    }
+
+    fn keeps(&self) -> usize {
+        KEPT_FRAMES_MAX
+    }
+
+    fn rx_burst_keeping(
+        &mut self,
+        now: Instant,
+        deliver: &mut dyn FnMut(&mut [super::RxFrame<'_>], &mut Keeps),
+    ) -> usize {
+        self.fetch(now);
+        let received = self.kept.lend_burst(&mut self.lent, deliver);
+        self.counters.frames_received.add(count(received));
+        received
+    }
+
+    fn kept(&mut self, ticket: u32) -> Option<&mut [u8]> {
+        self.kept.get(ticket)
+    }
+
+    fn lend_kept(&mut self, tickets: &[u32], deliver: &mut dyn FnMut(&mut [super::RxFrame<'_>])) {
+        self.kept.lend(tickets, deliver);
+    }
+
+    fn free_kept(&mut self, ticket: u32) {
+        if let Some((frame, _)) = self.kept.take(ticket) {
+            self.wire.lock().line.recycle(frame);
+        }
     }
 
     fn next_due(&self) -> Option<Instant> {
@@ -269,6 +306,26 @@ impl TxQueue for PairTx {
 
     fn room(&self) -> usize {
         self.batch.room()
+    }
+
+    fn keeps(&self) -> usize {
+        KEPT_FRAMES_MAX
+    }
+
+    fn keep(&mut self, len: usize, meta: TxMeta, ticket: u32) -> bool {
+        self.batch.keep(len, meta, ticket)
+    }
+
+    fn kept(&mut self, ticket: u32) -> Option<&mut [u8]> {
+        self.batch.kept(ticket)
+    }
+
+    fn commit_kept(&mut self, ticket: u32) -> bool {
+        self.batch.commit_kept(ticket).is_some()
+    }
+
+    fn free_kept(&mut self, ticket: u32) {
+        self.batch.free_kept(ticket);
     }
 }
 

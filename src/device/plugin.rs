@@ -25,11 +25,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::plugin_abi::{
-    ABI, ErrorText, OFFLOAD_LRO, OFFLOAD_RX_CHECKSUM, OFFLOAD_TSO, OFFLOAD_TX_CHECKSUM, PortFacts,
-    SLOTS_MAX, SYMBOL, StartArgs, Stats, TRUST_CHECKSUM, Table,
+    ABI, CHUNKS_MAX, Chunk, ErrorText, OFFLOAD_LRO, OFFLOAD_RX_CHECKSUM, OFFLOAD_TSO,
+    OFFLOAD_TX_CHECKSUM, PortFacts, SLOTS_MAX, SYMBOL, StartArgs, Stats, TRUST_CHECKSUM, Table,
 };
 use super::{BURST_MAX, Capabilities, Device, DeviceError, PortStats, QueuePair};
 use crate::errno::Errno;
+use crate::ffi::cuda::Lasting;
 use queue::{Receive, Transmit};
 
 pub use eal::{PluginConfig, PortSelector, eal_args, hugepages_suffice, vdev_for_netdev};
@@ -145,6 +146,8 @@ pub struct PluginDevice {
     taken: Vec<bool>,
     receives_merged: bool,
     mbuf_room: usize,
+    /// Frames that each half of a queue may keep.
+    keeps: usize,
 }
 
 impl PluginDevice {
@@ -217,6 +220,7 @@ impl PluginDevice {
             taken: vec![false; facts.queues as usize],
             receives_merged: facts.offloads & OFFLOAD_LRO != 0,
             mbuf_room: config.mbuf_room(),
+            keeps: config.mbufs() as usize / KEPT_SHARE / config.queues.max(1),
         })
     }
 
@@ -226,6 +230,10 @@ impl PluginDevice {
         self.receives_merged
     }
 }
+
+/// Of the buffers of a port an eighth may be kept by all receiving halves, and as many by all transmitting ones: the rings of the
+/// port must not run dry for what waits elsewhere.
+const KEPT_SHARE: usize = 8;
 
 fn until_nul(bytes: &[u8]) -> String {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or(bytes);
@@ -270,8 +278,8 @@ impl Device for PluginDevice {
             return Err(Errno::INVAL);
         }
         *taken = true;
-        let receive = Receive::new(Arc::clone(&self.port), pointer);
-        let transmit = Transmit::new(Arc::clone(&self.port), pointer, self.mbuf_room);
+        let receive = Receive::new(Arc::clone(&self.port), pointer, self.keeps);
+        let transmit = Transmit::new(Arc::clone(&self.port), pointer, self.mbuf_room, self.keeps);
         Ok((Box::new(receive), Box::new(transmit)))
     }
 
@@ -295,6 +303,25 @@ impl Device for PluginDevice {
             buffer_bytes: stats.buffer_bytes,
             buffer_bytes_free: stats.buffer_bytes_free,
         }
+    }
+
+    fn memory(&self) -> Option<Lasting> {
+        let mut chunks = vec![Chunk::EMPTY; CHUNKS_MAX];
+        let room = u32::try_from(CHUNKS_MAX).unwrap_or(0);
+        // SAFETY: the port is started, there is room for so many chunks.
+        let count = unsafe { (self.port.table.memory)(chunks.as_mut_ptr(), room) } as usize;
+        if count == 0 || count > CHUNKS_MAX {
+            return None;
+        }
+        chunks.truncate(count);
+        let chunks = chunks.iter().map(|chunk| {
+            (
+                chunk.start.expose_provenance(),
+                usize::try_from(chunk.bytes).unwrap_or(0),
+            )
+        });
+        // SAFETY: since the call the plug-in leaves that memory mapped until the process ends.
+        Some(unsafe { Lasting::new(chunks.collect()) })
     }
 
     fn link_up(&self) -> bool {

@@ -8,7 +8,7 @@
 use core::ffi::{c_char, c_void};
 
 /// The version of everything in this file.
-pub const ABI: u32 = 4;
+pub const ABI: u32 = 5;
 
 /// The name of the plug-in's only exported symbol, a [`Table`].
 pub const SYMBOL: &core::ffi::CStr = c"knet_dpdk_table";
@@ -193,6 +193,29 @@ impl PortFacts {
     };
 }
 
+/// A chunk of memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk {
+    /// Its first byte.
+    pub start: *mut u8,
+    /// How long it is.
+    pub bytes: u64,
+}
+
+const _: () = assert!(size_of::<Chunk>() == 16);
+
+impl Chunk {
+    /// Nowhere.
+    pub const EMPTY: Self = Self {
+        start: core::ptr::null_mut(),
+        bytes: 0,
+    };
+}
+
+/// Chunks that the pools of a port may have at most to be told.
+pub const CHUNKS_MAX: usize = 4_096;
+
 /// Why something failed: text that ends with NUL.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -246,12 +269,15 @@ pub struct Table {
     pub stats: unsafe extern "C" fn(*mut Stats),
     /// 1 up, 0 down.
     pub link_up: unsafe extern "C" fn() -> i32,
-    /// Stops and closes the port and cleans EAL up. No other call may be running or follow.
+    /// Stops and closes the port, frees the memory of its frames and cleans EAL up. No other call may be running or follow.
     pub stop: unsafe extern "C" fn(),
+    /// Tells the chunks of memory in which the port's frames lie: fills at most the second argument of places and returns how many
+    /// chunks there are. From then on `stop` leaves that memory mapped, until the process ends: somebody else may read it.
+    pub memory: unsafe extern "C" fn(*mut Chunk, u32) -> u32,
 }
 
 /// `size_of::<Table>()`, for [`Table::size`].
-pub const TABLE_BYTES: u32 = 8 + 16 * POINTER_BYTES;
+pub const TABLE_BYTES: u32 = 8 + 17 * POINTER_BYTES;
 
 const POINTER_BYTES: u32 = usize::BITS / 8;
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::EventfdFlags;
 
+use super::kept::KEPT_FRAMES_MAX;
 use super::tx_batch::TxBatch;
 use super::{QueuePair, RxFrame, RxQueue, TxMeta, TxQueue};
 use crate::errno::Result;
@@ -104,6 +105,28 @@ impl TxQueue for SharedTx {
 
     fn room(&self) -> usize {
         self.batch.room()
+    }
+
+    fn keeps(&self) -> usize {
+        KEPT_FRAMES_MAX
+    }
+
+    fn keep(&mut self, len: usize, meta: TxMeta, ticket: u32) -> bool {
+        self.batch.keep(len, meta, ticket)
+    }
+
+    fn kept(&mut self, ticket: u32) -> Option<&mut [u8]> {
+        self.batch.kept(ticket)
+    }
+
+    fn commit_kept(&mut self, ticket: u32) -> bool {
+        let meta = self.batch.commit_kept(ticket);
+        self.metas.extend(meta);
+        meta.is_some()
+    }
+
+    fn free_kept(&mut self, ticket: u32) {
+        self.batch.free_kept(ticket);
     }
 }
 

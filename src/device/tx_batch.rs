@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
+use super::TxMeta;
 use super::frame::{Frame, FramePool};
+use super::kept::KeptFrames;
 
 /// Frames that are queued at most before a flush.
 pub(super) const TX_BATCH_MAX: usize = 64;
@@ -14,6 +16,7 @@ pub(super) struct TxBatch {
     /// The buffer lent last; its length is what was asked for.
     open: Option<Frame>,
     pool: FramePool,
+    kept: KeptFrames,
 }
 
 impl TxBatch {
@@ -22,6 +25,7 @@ impl TxBatch {
             queued: VecDeque::with_capacity(TX_BATCH_MAX),
             open: None,
             pool: FramePool::new(frame_bytes),
+            kept: KeptFrames::default(),
         }
     }
 
@@ -47,6 +51,45 @@ impl TxBatch {
         }
         frame.set_len(len.min(frame.bytes().len()));
         self.queued.push_back(frame);
+    }
+
+    /// See [`super::TxQueue::keep`].
+    pub(super) fn keep(&mut self, len: usize, meta: TxMeta, ticket: u32) -> bool {
+        let Some(mut frame) = self.open.take().filter(|_| len > 0) else {
+            return false;
+        };
+        let lent = frame.bytes().len();
+        frame.set_len(len.min(lent));
+        match self.kept.put(ticket, frame, meta) {
+            Ok(()) => true,
+            Err(mut frame) => {
+                frame.set_len(lent);
+                self.open = Some(frame);
+                false
+            }
+        }
+    }
+
+    /// See [`super::TxQueue::kept`].
+    pub(super) fn kept(&mut self, ticket: u32) -> Option<&mut [u8]> {
+        self.kept.get(ticket)
+    }
+
+    /// See [`super::TxQueue::commit_kept`]; gives what was said of the frame when it was kept.
+    pub(super) fn commit_kept(&mut self, ticket: u32) -> Option<TxMeta> {
+        if self.room() == 0 {
+            return None;
+        }
+        let (frame, meta) = self.kept.take(ticket)?;
+        self.queued.push_back(frame);
+        Some(meta)
+    }
+
+    /// See [`super::TxQueue::free_kept`].
+    pub(super) fn free_kept(&mut self, ticket: u32) {
+        if let Some((frame, _)) = self.kept.take(ticket) {
+            self.pool.recycle(frame);
+        }
     }
 
     pub(super) fn room(&self) -> usize {

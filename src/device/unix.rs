@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::fault::{FaultConfig, FaultCounts, FaultLine};
 use super::frame::{Frame, LINK_HEADER_BYTES, lend};
+use super::kept::{KEPT_FRAMES_MAX, Keeps, KeptFrames};
 use super::port_counters::{PortCounters, count};
 use super::tx_batch::TxBatch;
 use super::{
@@ -82,6 +83,7 @@ impl Device for UnixDevice {
             shared: Arc::clone(&self.shared),
             line: FaultLine::new(self.faults, frame_bytes),
             lent: Vec::with_capacity(BURST_MAX),
+            kept: KeptFrames::default(),
         };
         let tx = UnixTx {
             shared: Arc::clone(&self.shared),
@@ -127,9 +129,34 @@ struct UnixRx {
     line: FaultLine,
     /// The last burst, given back at the next one.
     lent: Vec<Frame>,
+    kept: KeptFrames,
 }
 
 impl UnixRx {
+    /// Gives the last burst back and takes the next one.
+    fn renew(&mut self, now: Instant) {
+        for frame in self.lent.drain(..) {
+            self.line.recycle(frame);
+        }
+        let overflowed = self.line.counts().overflowed;
+        self.fetch(now);
+        if self.line.config().is_clear() {
+            return;
+        }
+        while self.lent.len() < BURST_MAX {
+            let Some(frame) = self.line.pop_due(now) else {
+                break;
+            };
+            self.lent.push(frame);
+        }
+        let counts = self.line.counts();
+        self.shared
+            .counters
+            .frames_missed
+            .add(counts.overflowed - overflowed);
+        *self.shared.fault_counts() = counts;
+    }
+
     /// Fetches at most a burst from the socket, onto the line or straight into `lent`.
     fn fetch(&mut self, now: Instant) {
         let mut link = self.shared.link();
@@ -160,28 +187,39 @@ impl UnixRx {
 
 impl RxQueue for UnixRx {
     fn rx_burst(&mut self, now: Instant, deliver: &mut dyn FnMut(&mut [RxFrame<'_>])) -> usize {
-        for frame in self.lent.drain(..) {
-            self.line.recycle(frame);
-        }
-        let overflowed = self.line.counts().overflowed;
-        self.fetch(now);
-        if !self.line.config().is_clear() {
-            while self.lent.len() < BURST_MAX {
-                let Some(frame) = self.line.pop_due(now) else {
-                    break;
-                };
-                self.lent.push(frame);
-            }
-            let counts = self.line.counts();
-            self.shared
-                .counters
-                .frames_missed
-                .add(counts.overflowed - overflowed);
-            *self.shared.fault_counts() = counts;
-        }
+        self.renew(now);
         let received = lend(&mut self.lent, deliver);
         self.shared.counters.frames_received.add(count(received));
         received
+    }
+
+    fn keeps(&self) -> usize {
+        KEPT_FRAMES_MAX
+    }
+
+    fn rx_burst_keeping(
+        &mut self,
+        now: Instant,
+        deliver: &mut dyn FnMut(&mut [RxFrame<'_>], &mut Keeps),
+    ) -> usize {
+        self.renew(now);
+        let received = self.kept.lend_burst(&mut self.lent, deliver);
+        self.shared.counters.frames_received.add(count(received));
+        received
+    }
+
+    fn kept(&mut self, ticket: u32) -> Option<&mut [u8]> {
+        self.kept.get(ticket)
+    }
+
+    fn lend_kept(&mut self, tickets: &[u32], deliver: &mut dyn FnMut(&mut [RxFrame<'_>])) {
+        self.kept.lend(tickets, deliver);
+    }
+
+    fn free_kept(&mut self, ticket: u32) {
+        if let Some((frame, _)) = self.kept.take(ticket) {
+            self.line.recycle(frame);
+        }
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -238,6 +276,26 @@ impl TxQueue for UnixTx {
 
     fn room(&self) -> usize {
         self.batch.room()
+    }
+
+    fn keeps(&self) -> usize {
+        KEPT_FRAMES_MAX
+    }
+
+    fn keep(&mut self, len: usize, meta: TxMeta, ticket: u32) -> bool {
+        self.batch.keep(len, meta, ticket)
+    }
+
+    fn kept(&mut self, ticket: u32) -> Option<&mut [u8]> {
+        self.batch.kept(ticket)
+    }
+
+    fn commit_kept(&mut self, ticket: u32) -> bool {
+        self.batch.commit_kept(ticket).is_some()
+    }
+
+    fn free_kept(&mut self, ticket: u32) {
+        self.batch.free_kept(ticket);
     }
 }
 

@@ -13,6 +13,7 @@
 
 mod device;
 mod graph;
+mod lasting;
 mod memory;
 mod module;
 mod registered;
@@ -21,6 +22,7 @@ mod table;
 
 pub use device::attribute;
 pub use graph::Gate;
+pub use lasting::{Lasting, Lent};
 pub use module::Part;
 pub use registered::Registered;
 pub use stream::NOT_READY;

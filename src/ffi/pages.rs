@@ -23,6 +23,16 @@ pub(super) fn map(bytes: usize) -> Result<NonNull<u8>> {
     NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)
 }
 
+/// As [`map`], of pages of 2 MiB, which the machine must have reserved; whole ones.
+pub(super) fn map_huge(bytes: usize) -> Result<NonNull<u8>> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+    // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+    let base =
+        unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), bytes, protection, flags) }?;
+    NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)
+}
+
 /// `count` copies of a value in memory of their own, unmapped on drop.
 #[derive(Debug)]
 pub struct Pages<T: Copy> {

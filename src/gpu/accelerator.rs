@@ -2,13 +2,14 @@
 
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use super::drive::THREADS;
 use super::user::UserCode;
 use crate::config::payload::Gpu;
 use crate::ffi::cuda::{
-    ABSENT, Context, Device, DevicePointer, Driver, Fault, Function, Module, Part, attribute,
+    ABSENT, Context, Device, DevicePointer, Driver, Fault, Function, Lasting, Lent, Module, Part,
+    attribute,
 };
 
 /// An open GPU with the kernels loaded into a context of our own: a fault in it does not reach CUDA code of others.
@@ -25,6 +26,8 @@ pub(super) struct Accelerator {
     pub(super) name: String,
     off: AtomicBool,
     strikes: AtomicU32,
+    /// The port's memory, once it was registered; None inside: it cannot be.
+    lent: OnceLock<Option<Arc<Lent>>>,
 }
 
 /// Late batches that end it.
@@ -117,7 +120,27 @@ impl Accelerator {
             name,
             off: AtomicBool::new(false),
             strikes: AtomicU32::new(0),
+            lent: OnceLock::new(),
         })
+    }
+
+    /// Registers the memory of the port's frames, once; None, and one line the first time: the GPU does not reach it. Its context
+    /// must be the thread's.
+    pub(super) fn lend(&self, memory: &dyn Fn() -> Option<Lasting>) -> Option<Arc<Lent>> {
+        let lent = self.lent.get_or_init(|| match Lent::new(self.driver, &memory()?) {
+            Ok(lent) => {
+                let mib = lent.bytes() >> 20;
+                crate::info!("gpu event=frames_registered mib={mib}");
+                Some(Arc::new(lent))
+            }
+            Err(fault) => {
+                crate::warn!(
+                    "gpu event=frames_not_registered now=\"the payload of packet rules is copied\" reason=\"{fault}\""
+                );
+                None
+            }
+        });
+        lent.clone()
     }
 
     /// A user's function with the kernel that calls it. May take a second.

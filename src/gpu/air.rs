@@ -86,23 +86,21 @@ struct Crowded {
 }
 
 impl Grounded {
-    /// Opens the GPU and takes what every kernel that has a GPU version needs, when each of so many lcores takes as much.
+    /// Takes what every kernel of `rules` that has a GPU version needs, as far as there is room, and so many buffers at most.
     ///
     /// # Errors
     /// One line.
     pub(super) fn new(
+        gpu: &Arc<Accelerator>,
+        room: &mut Room,
         config: &Gpu,
         rules: &mut [Rule],
-        ptx: &str,
-        lcores: usize,
+        buffers: usize,
     ) -> Result<Self, String> {
-        let gpu = Accelerator::shared(config, ptx)?;
-        gpu.enter().map_err(|fault| fault.to_string())?;
-        let mut room = Room::new(&gpu, config, lcores).map_err(|fault| fault.to_string())?;
         let mut crowded = Crowded::default();
         let batches = &config.batches;
-        let pool = Pool::new(gpu.driver, batches.slots * batches.max_packets)
-            .map_err(|fault| fault.to_string())?;
+        let wanted = buffers.min(batches.slots * batches.max_packets);
+        let pool = Pool::new(gpu.driver, wanted).map_err(|fault| fault.to_string())?;
         let mut prepared = Vec::with_capacity(rules.len());
         for rule in rules {
             let name = rule.kernel.name();
@@ -130,7 +128,7 @@ impl Grounded {
                         continue;
                     }
                     let (code, mode) = ((name, module), config.mode);
-                    Some(Prepared::new(&gpu, code, &params, mode, batches)?)
+                    Some(Prepared::new(gpu, code, &params, mode, batches)?)
                 }
                 Err(why) => {
                     crate::warn!("gpu kernel={name} now=\"the CPU runs it\" reason=\"{why}\"");
@@ -139,7 +137,7 @@ impl Grounded {
             });
         }
         Ok(Self {
-            gpu,
+            gpu: Arc::clone(gpu),
             rules: prepared,
             pool,
             mode: config.mode,

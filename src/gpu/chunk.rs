@@ -12,7 +12,7 @@ pub enum Direction {
 }
 
 /// Both ends of a connection as we see it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ends {
     /// Our end.
     pub local: SocketAddrV4,

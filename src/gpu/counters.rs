@@ -33,6 +33,14 @@ counters! {
         payload_chunks_bypassed,
         /// Flows reset because a chunk could not be judged, as `on_full` or `on_timeout` says.
         payload_flows_reset_gpu,
+        /// Segments dropped because they could not be judged, as `on_full` or `on_timeout` says.
+        payload_segments_dropped_gpu,
+        /// Segments that the CPU judged although a GPU was there: their frames cannot be kept, or they are too long for it.
+        payload_segments_grounded,
+        /// Segments dropped because there was no place to hold them behind those ahead of them.
+        payload_segments_unheld,
+        /// Bytes of segments that were copied for the GPU, because it does not reach the port's memory.
+        payload_segment_bytes_copied,
         /// Chunks that a kernel could not work on: their flows are reset.
         payload_failed,
     }

@@ -25,7 +25,8 @@
 //!
 //! *Attach points.* `stream`: received bytes when they are in order and before the program is told of them, sent bytes
 //! before TCP takes them; each byte passes once, whatever is lost or sent again. `packet`: the payload of each segment
-//! on the wire, behind the checksum check, ahead of TCP; a segment that is sent again passes again.
+//! on the wire, behind the checksum check, ahead of TCP; a segment that is sent again passes again. Where a GPU judges, bytes of a
+//! stream are copied into a buffer of ours, and segments are looked at in the port's own (`stage/packet/`).
 
 mod accelerator;
 mod air;
@@ -57,8 +58,10 @@ pub use chunk::{Chunk, Direction, Ends};
 pub use counters::StageCounters;
 pub use kernel::{Asked, Finding, KernelState, PayloadKernel};
 pub use mirror::Mirror;
-pub use pipeline::{Pipeline, Placement, Rule};
-pub use stage::{Aloft, Departure, PacketStage, StreamStage, Verdict};
+pub use pipeline::{FrameMemory, Pipeline, Placement, Rule};
+pub use stage::{
+    Aloft, Departure, HeldFrames, Meeting, PacketStage, Segment, StreamStage, Verdict,
+};
 pub use user::UserCode;
 
 #[cfg(test)]

@@ -3,17 +3,22 @@
 use core::cell::RefCell;
 use core::net::Ipv4Addr;
 use std::path::Path;
+use std::sync::Arc;
 
-use super::air::Grounded;
+use super::accelerator::Accelerator;
+use super::air::{Air, Grounded};
 use super::builtin::Builtin;
 use super::chunk::{Direction, Ends};
 use super::kernel::PayloadKernel;
 use super::mirror::Mirror;
+use super::pool::BUFFERS_MAX;
 use super::ptx::{KERNELS, USER_BYTES_MAX};
+use super::room::Room;
 use super::stage::{PacketStage, StreamStage};
 use super::user::UserKernel;
 use crate::config::is_inside;
 use crate::config::payload::{Attach, Gpu, Kernel, Mode, OnMatch, PayloadRule};
+use crate::ffi::cuda::{Lasting, Lent};
 
 /// What a match of a kernel does.
 #[derive(Debug)]
@@ -67,6 +72,11 @@ impl Rule {
         let inside = |network| is_inside(*ends.remote.ip(), network);
         (self.ports.is_empty() || port(ends.local.port()) || port(ends.remote.port()))
             && (self.networks.is_empty() || self.networks.iter().copied().any(inside))
+    }
+
+    /// Whether the rule is for a segment with so many bytes between these ends.
+    pub(super) fn sees(&self, ends: Ends, bytes: usize) -> bool {
+        bytes > 0 && bytes >= self.min_payload && self.covers(ends)
     }
 
     /// The rule's mark, if it was given since there were `marks` of it.
@@ -127,10 +137,10 @@ impl Pipeline {
     /// # Errors
     /// One line for the operator: the rule, the file and what is wrong with it, every rule's faults at once; or why there is
     /// no GPU where one is required.
-    pub fn load(config: &Gpu, lcores: usize) -> Result<Vec<Self>, String> {
+    pub fn load(config: &Gpu, lcores: usize, frames: FrameMemory<'_>) -> Result<Vec<Self>, String> {
         let mut made = Vec::with_capacity(lcores);
         let mut told: Vec<Placement> = Vec::new();
-        for (pipeline, place) in Self::load_with(config, lcores, KERNELS)? {
+        for (pipeline, place) in Self::load_with(config, lcores, KERNELS, frames)? {
             if !told.contains(&place) {
                 place.tell();
                 told.push(place);
@@ -145,12 +155,13 @@ impl Pipeline {
         config: &Gpu,
         lcores: usize,
         ptx: &str,
+        frames: FrameMemory<'_>,
     ) -> Result<Vec<(Self, Placement)>, String> {
         let mirrors = RefCell::new(Vec::new());
         let mirror = |path: &str| Mirror::shared(path, &mut mirrors.borrow_mut()).map(Some);
         // All of them take what they need before one begins: a kernel that stays would hold up whoever takes memory or code.
         let ready: Result<Vec<Ready>, String> = (0..lcores)
-            .map(|_| Ok(Self::build(config, &mirror)?.prepare(config, ptx, lcores)))
+            .map(|_| Ok(Self::build(config, &mirror)?.prepare(config, ptx, lcores, frames)))
             .collect();
         ready?
             .into_iter()
@@ -167,20 +178,63 @@ impl Pipeline {
             let folder = Path::new(path).parent().unwrap_or_else(|| Path::new("/"));
             std::fs::metadata(folder).map(|_| None)
         })?;
-        let ready = made.prepare(config, KERNELS, lcores);
+        let ready = made.prepare(config, KERNELS, lcores, FrameMemory::Unknown);
         ready.start(config).map(|(_, place)| place)
     }
 
-    /// Takes all of the GPU that the rules need which look at streams, as one of so many lcores.
-    fn prepare(mut self, config: &Gpu, ptx: &str, lcores: usize) -> Ready {
-        let gpu = match &mut self.stream {
-            Some(stage) if config.mode != Mode::Cpu => Some(stage.prepare(config, ptx, lcores)),
-            _ => None,
-        };
+    /// Takes all of the GPU that the rules need, as one of so many lcores.
+    fn prepare(mut self, config: &Gpu, ptx: &str, lcores: usize, frames: FrameMemory<'_>) -> Ready {
+        let gpu = (config.mode != Mode::Cpu && !self.is_empty())
+            .then(|| self.take_off(config, ptx, lcores, frames));
         Ready {
             pipeline: self,
             gpu,
         }
+    }
+
+    fn take_off(
+        &mut self,
+        config: &Gpu,
+        ptx: &str,
+        lcores: usize,
+        frames: FrameMemory<'_>,
+    ) -> Result<Taken, String> {
+        let gpu = Accelerator::shared(config, ptx)?;
+        gpu.enter().map_err(|fault| fault.to_string())?;
+        let mut room = Room::new(&gpu, config, lcores).map_err(|fault| fault.to_string())?;
+        let mut ground = |rules: Option<&mut [Rule]>, buffers| {
+            rules
+                .map(|rules| Grounded::new(&gpu, &mut room, config, rules, buffers))
+                .transpose()
+        };
+        let stream = self.stream.as_mut().map(StreamStage::rules_mut);
+        let stream = ground(stream, BUFFERS_MAX)?;
+        let has_packets = self.packet_rx.is_some() || self.packet_tx.is_some();
+        let lent = match frames {
+            FrameMemory::Port(memory) if has_packets => gpu.lend(memory),
+            _ => None,
+        };
+        // Frames that lie in registered memory need no buffer; one that does not is the exception then.
+        let buffers = if lent.is_some() { 1 } else { BUFFERS_MAX };
+        let packet_rx = self.packet_rx.as_mut().map(PacketStage::rules_mut);
+        let packet_rx = ground(packet_rx, buffers)?;
+        let packet_tx = self.packet_tx.as_mut().map(PacketStage::rules_mut);
+        let packet_tx = ground(packet_tx, buffers)?;
+        let payload_memory = match frames {
+            FrameMemory::Port(_) if !has_packets => "",
+            FrameMemory::Unknown => "",
+            _ if lent.is_some() => " payload_memory=host",
+            _ => " payload_memory=staged",
+        };
+        Ok(Taken {
+            stages: [stream, packet_rx, packet_tx],
+            lent,
+            payload_memory,
+        })
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.stream.is_none() && self.packet_rx.is_none() && self.packet_tx.is_none()
     }
 
     fn build(config: &Gpu, mirror: MakeMirror<'_>) -> Result<Self, String> {
@@ -210,8 +264,26 @@ impl Pipeline {
         let some = |rules: Vec<Rule>| (!rules.is_empty()).then_some(rules);
         Ok(Self {
             stream: some(stream).map(StreamStage::new),
-            packet_rx: some(packet_rx).map(PacketStage::new),
-            packet_tx: some(packet_tx).map(PacketStage::new),
+            packet_rx: some(packet_rx).map(|rules| PacketStage::new(rules, Direction::Rx)),
+            packet_tx: some(packet_tx).map(|rules| PacketStage::new(rules, Direction::Tx)),
+        })
+    }
+}
+
+/// Where the frames of the port lie.
+#[derive(Clone, Copy)]
+pub enum FrameMemory<'a> {
+    /// Nobody has opened it.
+    Unknown,
+    /// The port says it when it is asked; None: where no GPU can be given it.
+    Port(&'a dyn Fn() -> Option<Lasting>),
+}
+
+impl core::fmt::Debug for FrameMemory<'_> {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        out.write_str(match self {
+            Self::Unknown => "Unknown",
+            Self::Port(_) => "Port",
         })
     }
 }
@@ -220,7 +292,51 @@ impl Pipeline {
 struct Ready {
     pipeline: Pipeline,
     /// What it has of the GPU, or why nothing; None: it runs on the CPU.
-    gpu: Option<Result<Grounded, String>>,
+    gpu: Option<Result<Taken, String>>,
+}
+
+/// What a pipeline has of a GPU.
+struct Taken {
+    /// For streams, received and sent segments.
+    stages: [Option<Grounded>; 3],
+    lent: Option<Arc<Lent>>,
+    /// For the operator.
+    payload_memory: &'static str,
+}
+
+impl Taken {
+    /// Why some rules have no room; None: all have.
+    fn crowded(&self) -> Option<String> {
+        let each: Vec<_> = self.stages.iter().flatten().collect();
+        let crowded: Vec<_> = each.iter().filter_map(|stage| stage.crowded()).collect();
+        (!crowded.is_empty()).then(|| crowded.join("; "))
+    }
+
+    /// Puts the kernels to work; says what runs them.
+    fn start(self, pipeline: &mut Pipeline) -> Result<String, String> {
+        let mut what = String::new();
+        let mut begin = |stage: Option<Grounded>| -> Result<Option<Air>, String> {
+            let started = stage.map(Grounded::start).transpose()?;
+            Ok(started.map(|(air, name)| {
+                what = name;
+                air
+            }))
+        };
+        let [stream, packet_rx, packet_tx] = self.stages;
+        // All of them, or none.
+        let (stream, packet_rx, packet_tx) = (begin(stream)?, begin(packet_rx)?, begin(packet_tx)?);
+        if let (Some(stage), Some(air)) = (&mut pipeline.stream, stream) {
+            stage.fly(air);
+        }
+        if let (Some(stage), Some(air)) = (&mut pipeline.packet_rx, packet_rx) {
+            stage.fly(air, self.lent.clone());
+        }
+        if let (Some(stage), Some(air)) = (&mut pipeline.packet_tx, packet_tx) {
+            stage.fly(air, self.lent);
+        }
+        what.push_str(self.payload_memory);
+        Ok(what)
+    }
 }
 
 impl Ready {
@@ -233,16 +349,14 @@ impl Ready {
         if let Some(why) = crowded.as_ref().filter(|_| config.required) {
             return Err(format!("gpu.required: {why}"));
         }
-        let place = match (gpu, &mut pipeline.stream) {
-            (Some(ready), Some(stage)) => match ready.and_then(|ready| stage.start(ready)) {
-                Ok(name) => match crowded {
-                    None => Placement::Gpu(name),
-                    Some(why) => Placement::Crowded(name, why),
-                },
-                Err(why) if config.required => return Err(format!("gpu.required: {why}")),
-                Err(why) => Placement::NoGpu(why),
+        let place = match gpu.map(|ready| ready.and_then(|ready| ready.start(&mut pipeline))) {
+            Some(Ok(name)) => match crowded {
+                None => Placement::Gpu(name),
+                Some(why) => Placement::Crowded(name, why),
             },
-            _ => Placement::Cpu,
+            Some(Err(why)) if config.required => return Err(format!("gpu.required: {why}")),
+            Some(Err(why)) => Placement::NoGpu(why),
+            None => Placement::Cpu,
         };
         let why = match &place {
             Placement::Gpu(_) | Placement::Crowded(..) => return Ok((pipeline, place)),
@@ -400,7 +514,8 @@ pub(super) mod tests {
 
     /// A pipeline of these rules.
     pub(in super::super) fn pipeline(rules: Vec<PayloadRule>) -> Result<Pipeline, String> {
-        Pipeline::load(&Gpu::on_cpu(rules), 1).map(|mut all| all.remove(0))
+        Pipeline::load(&Gpu::on_cpu(rules), 1, FrameMemory::Port(&|| None))
+            .map(|mut all| all.remove(0))
     }
 
     #[test]

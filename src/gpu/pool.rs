@@ -16,7 +16,7 @@ pub(super) struct Pool {
 }
 
 /// 16 MiB.
-const BUFFERS_MAX: usize = 1_024;
+pub(super) const BUFFERS_MAX: usize = 1_024;
 
 impl Pool {
     /// At most `wanted` buffers.

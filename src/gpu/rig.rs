@@ -49,6 +49,17 @@ pub struct Way {
     pub timeout: Duration,
 }
 
+/// What a registration of host memory was like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Registration {
+    /// Bytes.
+    pub bytes: usize,
+    /// How long the driver took; the pages were there before.
+    pub took: Duration,
+    /// The GPU calls them by the host's addresses.
+    pub same_pointer: bool,
+}
+
 /// What became of a packet, by its tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -212,6 +223,21 @@ impl Rig {
     pub fn upload(&self, bytes: &[u8]) -> Result<(), String> {
         let enter = self.gpu.enter().and_then(|()| self.gpu.upload(bytes));
         enter.map(|_| ()).map_err(|fault| fault.to_string())
+    }
+
+    /// Registers memory of ours with the driver, for good, of small pages or of 2 MiB.
+    ///
+    /// # Errors
+    /// The driver's in one line, or that there are no such pages.
+    pub fn register(&self, bytes: usize, is_huge: bool) -> Result<Registration, String> {
+        let enter = self.gpu.enter();
+        let timed = enter.and_then(|()| Registered::timed(self.gpu.driver, bytes, is_huge));
+        let (memory, took) = timed.map_err(|fault| fault.to_string())?;
+        Ok(Registration {
+            bytes: memory.bytes(),
+            took,
+            same_pointer: memory.has_own_name(),
+        })
     }
 
     /// Links a user's function with the kernel that calls it, for good.

@@ -4,7 +4,7 @@ mod aloft;
 mod packet;
 
 pub use self::aloft::{Aloft, Departure};
-pub use self::packet::PacketStage;
+pub use self::packet::{HeldFrames, Meeting, PacketStage, Segment};
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -262,5 +262,20 @@ fn copy(rule: &Rule, counters: &StageCounters, chunk: &Chunk<'_>) -> Verdict {
     Verdict::Pass
 }
 
+/// Sender's and receiver's address and both ports, in the order of their bytes on the wire.
+fn ends_on_the_wire(direction: Direction, ends: Ends) -> [u32; 3] {
+    let (from, to) = match direction {
+        Direction::Rx => (ends.remote, ends.local),
+        Direction::Tx => (ends.local, ends.remote),
+    };
+    let [a, b] = from.port().to_be_bytes();
+    let [c, d] = to.port().to_be_bytes();
+    [
+        u32::from_ne_bytes(from.ip().octets()),
+        u32::from_ne_bytes(to.ip().octets()),
+        u32::from_ne_bytes([a, b, c, d]),
+    ]
+}
+
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -5,8 +5,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::pipeline::{Pipeline, Placement};
+use super::pipeline::{FrameMemory, Pipeline, Placement};
 use crate::config::payload::{Gpu, Kernel, Mode, OnMatch, PayloadRule, User, WithoutGpu};
+use crate::ffi::cuda::Lasting;
 
 pub(crate) const MODES: [Mode; 4] = [Mode::Launch, Mode::Persistent, Mode::Memops, Mode::Graph];
 
@@ -115,9 +116,16 @@ pub(crate) fn load(config: &Gpu) -> Pipeline {
     pipeline
 }
 
+/// As [`load`], of a port with this memory for its frames; says where it runs as well.
+pub(crate) fn load_on(config: &Gpu, memory: Option<&Lasting>) -> (Pipeline, Placement) {
+    let port = || memory.cloned();
+    let made = Pipeline::load_with(config, 1, &ptx(), FrameMemory::Port(&port));
+    made.unwrap().remove(0)
+}
+
 /// As [`load`] for so many lcores.
 pub(crate) fn load_all(config: &Gpu, lcores: usize) -> Vec<Pipeline> {
-    let all = Pipeline::load_with(config, lcores, &ptx()).unwrap();
+    let all = Pipeline::load_with(config, lcores, &ptx(), FrameMemory::Port(&|| None)).unwrap();
     let is_gpu = |(_, place): &(_, Placement)| matches!(place, Placement::Gpu(_));
     assert!(all.iter().all(is_gpu), "{all:?}");
     all.into_iter().map(|(pipeline, _)| pipeline).collect()
@@ -125,7 +133,7 @@ pub(crate) fn load_all(config: &Gpu, lcores: usize) -> Vec<Pipeline> {
 
 /// The pipeline of the only lcore, and where it runs.
 fn load_one(config: &Gpu) -> Result<(Pipeline, Placement), String> {
-    Pipeline::load_with(config, 1, &ptx()).map(|mut all| all.remove(0))
+    Pipeline::load_with(config, 1, &ptx(), FrameMemory::Port(&|| None)).map(|mut all| all.remove(0))
 }
 
 /// Where a stage of one rule comes to run.
@@ -231,7 +239,7 @@ fn every_lcore_has_what_it_needs_before_any_kernel_begins() {
         several_rules(|rules| {
             let stand_in = StandIn::new("", &[]);
             let config = stand_in.config(mode, rules);
-            let all = Pipeline::load_with(&config, 2, &ptx()).unwrap();
+            let all = Pipeline::load_with(&config, 2, &ptx(), FrameMemory::Port(&|| None)).unwrap();
             let wanted = Placement::Gpu(format!("stand-in mode={}", mode.name()));
             assert!(all.iter().all(|(_, place)| *place == wanted), "{all:?}");
             // One after the other would have hung.
@@ -264,7 +272,7 @@ fn crowd(
         let mut config = stand_in.config(mode, rules);
         config.required = required;
         config.batches.blocks = 4;
-        let all = Pipeline::load_with(&config, lcores, &ptx())?;
+        let all = Pipeline::load_with(&config, lcores, &ptx(), FrameMemory::Port(&|| None))?;
         assert_eq!(all.len(), lcores);
         let place = all[0].1.clone();
         for (pipeline, other) in &all {
@@ -588,4 +596,15 @@ fn without_a_gpu_a_users_payload_is_refused_or_passes_as_the_rule_says() {
             },
         );
     }
+}
+
+#[test]
+fn a_gpu_may_know_memory_by_other_addresses_and_may_refuse_it() {
+    let stand_in = StandIn::new("refuse=2@3", &[]);
+    let library = stand_in.library().to_str().unwrap().to_owned();
+    let rig = super::rig::Rig::open(&library, "0", &ptx(), 4_096).unwrap();
+    let seen = rig.register(1, false).unwrap();
+    assert_eq!((seen.bytes, seen.same_pointer), (2 << 20, false));
+    let refused = rig.register(1, false).unwrap_err();
+    assert!(refused.starts_with("cuMemHostRegister says 2"), "{refused}");
 }

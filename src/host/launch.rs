@@ -21,7 +21,7 @@ use crate::device::frame::LINK_HEADER_BYTES;
 use crate::device::rss::{KEY_BYTES, TABLE_ENTRIES, spreading_key};
 use crate::device::{Device, PortStats, QueuePair, shared_queue};
 use crate::ffi::descriptor;
-use crate::gpu::Pipeline;
+use crate::gpu::{FrameMemory, Pipeline};
 use crate::id::CpuId;
 use crate::lcore::{self, IdleConfig, IdlePolicy, Lcore, LcoreConfig, Peers, Placement};
 use crate::stack::siphash::siphash;
@@ -236,7 +236,7 @@ fn make(
     }
     let mut peers = peers.into_iter();
     let somaxconn = somaxconn();
-    let mut pipelines = pipelines(asked, spread.lcores)?.into_iter();
+    let mut pipelines = pipelines(asked, spread.lcores, &*device)?.into_iter();
     let mut made = Vec::new();
     for seat in lcores.iter() {
         let stack = Stack::new(open::stack(config, device, walk, secret));
@@ -268,10 +268,20 @@ fn make(
 }
 
 /// The payload stage of each lcore; none where the config has none.
-fn pipelines(asked: &Wanted<'_>, lcores: usize) -> Result<Vec<Pipeline>, String> {
+fn pipelines(
+    asked: &Wanted<'_>,
+    lcores: usize,
+    device: &dyn Device,
+) -> Result<Vec<Pipeline>, String> {
+    // A queue that is shared sends from buffers of ours.
+    let is_whole = device.capabilities().queues >= lcores;
+    let memory = || is_whole.then(|| device.memory()).flatten();
+    let frames = FrameMemory::Port(&memory);
     match &asked.config.gpu {
-        Some(gpu) if asked.inside.is_some() => Pipeline::load(&gpu.inside_a_program(), lcores),
-        Some(gpu) => Pipeline::load(gpu, lcores),
+        Some(gpu) if asked.inside.is_some() => {
+            Pipeline::load(&gpu.inside_a_program(), lcores, frames)
+        }
+        Some(gpu) => Pipeline::load(gpu, lcores, frames),
         None => Ok(Vec::new()),
     }
 }

@@ -1,6 +1,7 @@
 //! What the payload stage says of the bytes of streams, before anybody acts on them.
 
 mod aloft;
+pub(super) mod held;
 pub(super) mod packet;
 
 pub(super) use self::aloft::tail;

@@ -65,7 +65,9 @@ impl Lcore {
     /// What the payload stages count. A kernel may be in several of them: each name stands once, with the sum.
     fn report_stages(&self, add: &mut impl FnMut(&'static str, u64)) {
         let mut sums: Vec<(&'static str, u64)> = Vec::new();
-        let mut note = |name, value| match sums.iter_mut().find(|(known, _)| *known == name) {
+        let mut note = |name, value: u64| match sums.iter_mut().find(|(known, _)| *known == name) {
+            // Said by each stage of the one GPU.
+            Some(("payload_gpu_on", on)) => *on = value.max(*on),
             Some((_, sum)) => *sum += value,
             None => sums.push((name, value)),
         };

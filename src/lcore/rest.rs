@@ -46,6 +46,7 @@ impl Lcore {
     fn rest_limit(&self) -> Option<Duration> {
         let now = self.clock.now();
         let stage = self.stage.as_ref().and_then(|stage| stage.next_due(now));
+        let packets = self.packets_due(now);
         let due = [
             self.stack.next_timer(),
             self.memory.next_due(),
@@ -53,6 +54,7 @@ impl Lcore {
             self.held.next_due(),
             self.offers.next_due(),
             stage,
+            packets,
         ];
         due.into_iter().flatten().min().map(|due| due.since(now))
     }

@@ -12,6 +12,7 @@ mod listener;
 mod memory;
 mod monkey;
 mod offers;
+mod packets;
 mod payload;
 mod process;
 #[path = "../../tests/support/program.rs"]

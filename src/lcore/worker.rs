@@ -14,11 +14,12 @@ use super::memory::Memory;
 use super::object::Token;
 use super::offers::OFFERED_FOR;
 use super::patience::Patience;
+use super::payload::held::goes_on;
 use super::payload::packet::{JudgedTx, SharedSent, lock, passes};
 use super::peers::{Peers, Taker};
 use super::status::LcoreStatus;
 use super::watch::Watch;
-use crate::device::{RxFrame, RxQueue, TxQueue};
+use crate::device::{Keeps, RxFrame, RxQueue, TxQueue};
 use crate::gpu::{Ends, PacketStage, Pipeline, StreamStage};
 use crate::id::{CpuId, FlowId};
 use crate::readiness::FIRST_LCORE;
@@ -82,6 +83,8 @@ pub struct Lcore {
     pub(super) resets: Vec<Ends>,
     /// Flows whose bytes have come back from the GPU.
     pub(super) landed: Vec<(FlowId, u32)>,
+    /// Tickets of frames that the stage of received segments lets go.
+    pub(super) tickets: Vec<u32>,
     /// Which of the host's lcores it is.
     pub(super) me: u32,
     /// See [`LcoreConfig::cpu`].
@@ -126,6 +129,10 @@ impl Lcore {
             let (judged, sent) = JudgedTx::new(tx, stage);
             (tx, packet_tx) = (Box::new(judged), Some(sent));
         }
+        let mut packet_rx = config.pipeline.packet_rx;
+        if let Some(stage) = &mut packet_rx {
+            stage.hold_at_most(config.rx.keeps());
+        }
         let (mut stack, peers) = (config.stack, config.peers);
         let me = peers.as_ref().map_or(FIRST_LCORE, Peers::me);
         if let Some(peers) = &peers {
@@ -144,10 +151,11 @@ impl Lcore {
             mail: Vec::new(),
             changes: Vec::with_capacity(CHANGES_EXPECTED),
             stage: config.pipeline.stream,
-            packet_rx: config.pipeline.packet_rx,
+            packet_rx,
             packet_tx,
             resets: Vec::new(),
             landed: Vec::new(),
+            tickets: Vec::new(),
             clock: Clock::new(config.now),
             latency: Latency::default(),
             watches: Vec::new(),
@@ -194,6 +202,7 @@ impl Lcore {
         self.watch(now, false);
         work += self.stack.expire(now, &mut self.memory, self.tx.as_mut());
         work += self.land(now);
+        work += self.packets_out();
         // The program works on what came while the answers of others leave: a burst to the kernel takes its time.
         work += self.publish(now);
         work += self.wake();
@@ -245,6 +254,9 @@ impl Lcore {
     }
 
     fn receive(&mut self, now: Instant) -> usize {
+        if self.packet_rx.as_ref().is_some_and(PacketStage::flies) {
+            return self.receive_aloft(now);
+        }
         let Self {
             rx,
             tx,
@@ -280,9 +292,9 @@ impl Lcore {
     }
 
     /// Resets the flows that a verdict on one of their segments has ended.
-    fn reset_denied(&mut self, now: Instant) {
+    pub(super) fn reset_denied(&mut self, now: Instant) {
         if let Some(sent) = &self.packet_tx {
-            self.resets.append(&mut lock(sent).resets);
+            lock(sent).take_resets(&mut self.resets);
         }
         while let Some(Ends { local, remote }) = self.resets.pop() {
             let Some((flow, token)) = self.stack.find(FlowKey { local, remote }) else {
@@ -482,25 +494,37 @@ impl Lcore {
 }
 
 /// Where frames that another lcore received come in.
-struct Entrance<'a> {
-    now: Instant,
-    stack: &'a mut Stack,
-    memory: &'a mut Memory,
-    tx: &'a mut dyn TxQueue,
-    stage: Option<&'a mut PacketStage>,
-    resets: &'a mut Vec<Ends>,
+pub(super) struct Entrance<'a> {
+    pub(super) now: Instant,
+    pub(super) stack: &'a mut Stack,
+    pub(super) memory: &'a mut Memory,
+    pub(super) tx: &'a mut dyn TxQueue,
+    pub(super) stage: Option<&'a mut PacketStage>,
+    pub(super) resets: &'a mut Vec<Ends>,
+}
+
+impl Entrance<'_> {
+    /// Takes frames of the port, of which some may be kept.
+    pub(super) fn admit(&mut self, frames: &mut [RxFrame<'_>], mut keeps: Option<&mut Keeps>) {
+        let Some(stage) = &mut self.stage else {
+            return self.stack.ingress(self.now, frames, self.memory, self.tx);
+        };
+        let now = self.now;
+        let mut keep = |stack: &Stack, class: &Class, frame: &mut RxFrame<'_>| {
+            if stage.flies() {
+                goes_on(stage, stack, class, frame, (now, keeps.as_deref_mut()))
+            } else {
+                passes(stage, stack, class, frame, self.resets)
+            }
+        };
+        self.stack
+            .ingress_if(self.now, frames, self.memory, self.tx, Some(&mut keep));
+    }
 }
 
 impl Taker for Entrance<'_> {
     fn take(&mut self, frames: &mut [RxFrame<'_>]) {
-        let Some(stage) = &mut self.stage else {
-            return self.stack.ingress(self.now, frames, self.memory, self.tx);
-        };
-        let mut keep = |stack: &Stack, class: &Class, frame: &mut RxFrame<'_>| {
-            passes(stage, stack, class, frame, self.resets)
-        };
-        self.stack
-            .ingress_if(self.now, frames, self.memory, self.tx, Some(&mut keep));
+        self.admit(frames, None);
     }
 
     fn overhear(&mut self, frame: &mut [u8]) {

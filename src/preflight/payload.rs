@@ -1,7 +1,8 @@
 //! Whether the payload stage could be loaded.
 
 use super::{Machine, Report};
-use crate::config::Config;
+use crate::config::payload::Attach;
+use crate::config::{Config, PortChoice, Vdev};
 use crate::gpu::Placement;
 
 pub(super) fn check(config: &Config, machine: &Machine, report: &mut Report) {
@@ -22,12 +23,32 @@ pub(super) fn check(config: &Config, machine: &Machine, report: &mut Report) {
             report.warning("gpu.pipeline", what, "the CPU runs the rest");
         }
         Some(Ok(Placement::Gpu(name))) => {
-            let what = format!("kernels={} run on the GPU: {name}", gpu.pipeline.len());
+            let what = format!(
+                "kernels={} run on the GPU: {name}{}",
+                gpu.pipeline.len(),
+                payload_memory(config)
+            );
             report.info("gpu.pipeline", what, "");
         }
         _ => {
             let what = format!("kernels={} run on the CPU", gpu.pipeline.len());
             report.info("gpu.pipeline", what, "");
+        }
+    }
+}
+
+/// What is said of the memory that rules for segments work on.
+fn payload_memory(config: &Config) -> &'static str {
+    let mut rules = config.gpu.iter().flat_map(|gpu| &gpu.pipeline);
+    if rules.all(|rule| rule.attach == Attach::Stream) {
+        return "";
+    }
+    match &config.port {
+        PortChoice::Vdev(Vdev::KnetUnix(_) | Vdev::KnetPair(_)) => {
+            "; payload_memory=staged: attach packet works on copies, this port's frames cannot be registered"
+        }
+        PortChoice::Vdev(Vdev::Eal(_)) | PortChoice::Bdf(_) | PortChoice::Netdev(_) => {
+            "; payload_memory=host: attach packet reads the port's frames where they lie"
         }
     }
 }

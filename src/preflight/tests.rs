@@ -535,6 +535,33 @@ fn a_payload_stage_that_cannot_be_loaded_is_an_error() {
         said.iter()
             .any(|one| one.what == "kernels=1 run on the CPU")
     );
+    let on_gpu = Machine {
+        payload: Some(Ok(Placement::Gpu("a GPU mode=launch".to_owned()))),
+        ..machine()
+    };
+    for (attach, port, memory) in [
+        ("stream", BDF, ""),
+        ("packet", BDF, "; payload_memory=host: "),
+        (
+            "packet",
+            r#""vdevs": ["knet_unix,path=/tmp/x"]"#,
+            "; payload_memory=staged: ",
+        ),
+    ] {
+        let text = format!(
+            r#"{{"interface": {{{port}, "ip": "192.168.1.58"}},
+            "gpu": {{"enabled": true, "mode": "launch", "pipeline": [{{"kernel": "stats", "attach": "{attach}"}}]}}}}"#
+        );
+        let config = config::load_bytes("test", text.as_bytes()).unwrap();
+        let said = check(&config, &on_gpu);
+        let wanted = format!("kernels=1 run on the GPU: a GPU mode=launch{memory}");
+        let is_told =
+            |what: &str| what.starts_with(&wanted) && (what == wanted) == memory.is_empty();
+        assert!(
+            said.iter().any(|one| is_told(&one.what)),
+            "{wanted}: {said:?}"
+        );
+    }
     let crowded = Placement::Crowded("a GPU".to_owned(), "gpu.pipeline[0]: why".to_owned());
     let crowded = Machine {
         payload: Some(Ok(crowded)),

@@ -229,6 +229,66 @@ def redis_on_a_gpu_that_a_stand_in_plays(stage):
             assert stats["payload_chunks_offloaded"] >= 10 and "payload_chunks_redone" not in stats, stats
 
 
+def segments_are_judged_by_the_gpu_where_they_lie(stage):
+    for mode in ("persistent", "launch", "memops", "graph"):
+        with stage.up() as lab:
+            rules = [
+                stage.pattern("inbad", attach="packet", direction="rx"),
+                stage.pattern("outbad", attach="packet", direction="tx", ports=[6379]),
+            ]
+            more = {"mode": mode, "required": True, "timeout_us": 10_000_000}
+            stage.use(rules, driver_library=stage.driver(), **more)
+            stage.redis()
+            before, accepted = lab.kernel_tcp(), lab.stats().get("flows_accepted", 0)
+            peer = lab.connect(6379)
+            assert ask(peer, store(b"harmless")) == b"+OK\r\n"
+            assert ask(peer, b"GET k\r\n") == b"$8\r\nharmless\r\n"
+            peer.sendall(store(b"xxinbadxx"))
+            assert is_reset(peer)
+            peer.close()
+            # Two harmless requests make a forbidden answer.
+            peer = lab.connect(6379)
+            assert ask(peer, b"GET k\r\n") == b"$8\r\nharmless\r\n", "what was forbidden was carried out"
+            assert ask(peer, store(b"out")) == b"+OK\r\n"
+            assert ask(peer, b"APPEND k bad\r\n") == b":6\r\n"
+            peer.sendall(b"GET k\r\n")
+            assert is_reset(peer)
+            peer.close()
+            with contextlib.closing(lab.connect(6379)) as peer:
+                big = b"x" * 200_000
+                assert ask(peer, store(big)) == b"+OK\r\n"
+                peer.sendall(b"STRLEN k\r\nGET k\r\n")
+                answer = b""
+                while len(answer) < len(big) + 20:
+                    answer += peer.recv(1 << 16)
+                assert answer == b":200000\r\n$200000\r\n" + big + b"\r\n", "an answer in order"
+            passive_opens_unmoved(lab, before, accepted, 3)
+            stats = lab.stats()
+            assert stats["payload_gpu_on"] == 1 and stats["payload_gpu_rings"] == 2, stats
+            assert stats["payload_flows_reset"] == 2 and stats["payload_chunks_offloaded"] >= 100, stats
+            # Nothing was copied: the stand-in fails what does not lie in registered memory.
+            for none in ("payload_segment_bytes_copied", "payload_chunks_redone", "payload_segments_unheld"):
+                assert none not in stats, stats
+            wait_for("nothing is held", lambda: "payload_frames_held" not in lab.stats(), 20)
+
+
+def segments_of_a_port_that_cannot_be_registered_are_copied(stage):
+    with stage.up() as lab:
+        stage.use(
+            [stage.pattern("inbad", attach="packet", direction="rx")],
+            # The host looks first whether it can be loaded at all: a pool and a ring.
+            mode="persistent", required=True, timeout_us=10_000_000, driver_library=stage.driver("refuse=2@3"),
+        )
+        stage.redis()
+        peer = lab.connect(6379)
+        assert ask(peer, store(b"harmless")) == b"+OK\r\n"
+        peer.sendall(store(b"xxinbadxx"))
+        assert is_reset(peer)
+        peer.close()
+        stats = lab.stats()
+        assert stats["payload_gpu_on"] == 1 and stats["payload_segment_bytes_copied"] > 50, stats
+
+
 def redis_goes_on_when_the_gpu_hangs(stage):
     with stage.up() as lab:
         library = stage.driver("hang=1@9")
@@ -500,6 +560,8 @@ if __name__ == "__main__":
             redis_with_forbidden_requests_and_answers,
             redis_whose_segments_are_reordered_and_resent,
             redis_on_a_gpu_that_a_stand_in_plays,
+            segments_are_judged_by_the_gpu_where_they_lie,
+            segments_of_a_port_that_cannot_be_registered_are_copied,
             redis_goes_on_when_the_gpu_hangs,
             nginx_does_not_send_a_forbidden_page,
             nginx_in_both_directions_whole_split_reordered_and_resent,

@@ -10,6 +10,7 @@
  * from the N-th time on (1). A value for calls is the code that they return.
  *   init, count, version, major, context, load, function, alloc, fill, upload, download, register, stream, launch, query, wait, graph   as the
  *   calls
+ *   refuse=C@N  the N-th registration says C
  *   processors, fit   multiprocessors, and blocks that fit on one of them
  *   link, linkadd, linkend   as cuLinkCreate, cuLinkAddData, cuLinkComplete
  *   ptx=75      the newest PTX version
@@ -20,6 +21,8 @@
  *   error=E@N   the N-th batch ends with KNET_ERROR and E
  *   blank=1@N   the N-th batch leaves its results unwritten
  *   crash=C@N   the N-th batch never ends, and from then on every call says C
+ * Payload must lie in memory that was registered or taken of the device, else its batch ends with KNET_ERROR and ELSEWHERE; no page can be
+ * registered twice.
  * Whoever takes memory, code or a stream while a persistent kernel or a wait is on the GPU waits for its end, as a real driver lets
  * him, and is told HELD_UP after a while.
  *   block, blockwait, blockgraph, blockquery=1@N   the N-th launch, wait, launch of a graph, question does not return until
@@ -242,6 +245,32 @@ static void user(const struct knet_packet *packet, struct knet_result *result) {
         result->verdict = KNET_FAILED;
 }
 
+/* Memory that kernels may look at, as the host calls it. */
+static struct {
+    uintptr_t begin, end;
+} reached[8192];
+static atomic_int reached_count;
+#define ELSEWHERE 7777
+#define REGISTERED_BEFORE 712
+
+static int reaches(uintptr_t begin, size_t bytes) {
+    for (int at = 0; at < atomic_load(&reached_count); at++)
+        if (reached[at].begin <= begin && begin + bytes <= reached[at].end)
+            return 1;
+    return 0;
+}
+static int reach(const void *memory, size_t bytes) {
+    uintptr_t begin = (uintptr_t)memory, end = begin + bytes;
+    int count = atomic_load(&reached_count);
+    for (int at = 0; at < count; at++)
+        if (begin < reached[at].end && reached[at].begin < end)
+            return REGISTERED_BEFORE;
+    if (count == sizeof reached / sizeof *reached)
+        return 2;
+    reached[count].begin = begin, reached[count].end = end;
+    return atomic_store(&reached_count, count + 1), 0;
+}
+
 static void finish(struct knet_batch *batch, knet_u32 status) {
     __atomic_store_n(&batch->status, status, __ATOMIC_RELEASE);
 }
@@ -268,7 +297,9 @@ static void run_batch(const char *name, struct knet_batch *batch) {
         struct knet_result *result = HOST(struct knet_result, batch->results) + at;
         const unsigned char *params = batch->params ? HOST(unsigned char, batch->params) : 0;
         memcpy(result->state, packet->state, sizeof result->state);
-        if (strstr(name, "_pattern_"))
+        if (!reaches((uintptr_t)HOST(char, packet->addr), packet->len))
+            error = ELSEWHERE;
+        else if (strstr(name, "_pattern_"))
             pattern(params, packet, result);
         else if (strstr(name, "_crc32c_"))
             crc32c(packet, result);
@@ -493,6 +524,7 @@ int cuMemAlloc_v2(uint64_t *pointer, size_t bytes) {
     void *memory = bytes >> 40 ? 0 : aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (!memory)
         return 2;
+    reach(memory, bytes);
     return *pointer = DEVICE(memory), taken("alloc");
 }
 int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
@@ -507,7 +539,10 @@ int cuMemsetD8_v2(uint64_t to, unsigned char value, size_t bytes) {
 int cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags) {
     if ((uintptr_t)memory % 4096 || bytes % 4096 || flags != 3)
         return 1;
-    return taken("register");
+    int code = taken("register");
+    if (!code)
+        code = (int)once_fault("refuse", 0);
+    return code ? code : reach(memory, bytes);
 }
 int cuMemHostGetDevicePointer_v2(uint64_t *pointer, void *memory, unsigned flags) {
     return (void)flags, *pointer = DEVICE(memory), atomic_load(&sticky);

@@ -96,6 +96,32 @@ fn every_mode_drives_the_real_kernels_under_the_emulator() {
     assert!(told.contains("No GPU did this"), "{told}");
 }
 
+#[test]
+fn registration_is_timed_for_each_kind_of_page() {
+    let library = stand_in(&kernels(), "standin-registration");
+    let output = bench(&library, &["--parts", "registration", "--json", "-"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report = json(&output);
+    let [small, huge] = &report["registration"].as_array().unwrap()[..] else {
+        panic!("{report}");
+    };
+    assert_eq!(
+        (&small["pages"], &huge["pages"]),
+        (&"4 KiB".into(), &"2 MiB".into())
+    );
+    assert_eq!(small["bytes"], 16 << 20);
+    assert!(small["seconds_per_gib"].as_f64().unwrap() > 0.0);
+    // The emulator knows host addresses only.
+    assert_eq!(small["same_pointer"], true);
+    // Few machines have hugepages to spare: then it says so.
+    let words = huge["words"].as_str().unwrap();
+    assert!(
+        huge["same_pointer"] == true || words.contains("mmap says 2"),
+        "{words}"
+    );
+    assert!(text(&output.stdout).contains(words));
+}
+
 /// The figures with this part and place of payload.
 fn figures<'a>(
     report: &'a serde_json::Value,

@@ -129,6 +129,8 @@ pub(crate) enum Part {
     Costs,
     /// How fast the GPU reads and writes host memory
     Ceilings,
+    /// How long it takes to register host memory, in small pages and in hugepages, and by which addresses the GPU knows it
+    Registration,
     /// Mode x batch x kernel x payload
     Sweep,
     /// Other CUDA work on the GPU at the same time, of another process and of this one
@@ -143,6 +145,7 @@ impl Part {
             Self::Correctness => "correctness",
             Self::Costs => "costs",
             Self::Ceilings => "ceilings",
+            Self::Registration => "registration",
             Self::Sweep => "sweep",
             Self::Beside => "beside",
             Self::Faults => "faults",

@@ -4,6 +4,7 @@ use core::fmt::Write as _;
 use std::fs;
 use std::io;
 
+use knet::gpu::rig::Registration;
 use serde_json::{Value, json};
 
 use crate::arguments::Arguments;
@@ -20,6 +21,7 @@ pub(crate) struct Report {
     facts: Value,
     figures: Vec<Figure>,
     copy: Option<Value>,
+    registration: Vec<Value>,
     /// What other work on the GPU lost, and what it cost.
     beside: Vec<Value>,
     /// Part, verdict, words.
@@ -138,6 +140,7 @@ impl Report {
                 .collect(),
             figures: Vec::new(),
             copy: None,
+            registration: Vec::new(),
             beside: Vec::new(),
             checks: Vec::new(),
             is_whole: true,
@@ -165,6 +168,26 @@ impl Report {
         self.copy = Some(json!({
             "where": self.place, "bytes": bytes, "seconds": seconds, "gbyte_s": self.is_device.then_some(rate),
         }));
+    }
+
+    /// Host memory of such pages was registered, or why not.
+    pub(crate) fn registration(&mut self, pages: &str, seen: Result<Registration, String>) {
+        self.registration.push(match seen {
+            Err(why) => json!({"where": self.place, "pages": pages, "words": format!("registration  {pages} pages: {why}")}),
+            Ok(Registration { bytes, took, same_pointer }) => {
+                let seconds = took.as_secs_f64();
+                let per_gib = seconds * (1_u64 << 30) as f64 / bytes as f64;
+                let name = if same_pointer { "the same addresses" } else { "other addresses" };
+                json!({
+                    "where": self.place, "pages": pages, "bytes": bytes, "seconds": seconds, "seconds_per_gib": per_gib,
+                    "same_pointer": same_pointer,
+                    "words": format!("registration  {pages} pages: {} MiB in {seconds:.4} s, {per_gib:.3} s a GiB, {name} on both sides", bytes >> 20),
+                })
+            }
+        });
+        if let Some(words) = self.registration.last().and_then(words) {
+            eprintln!("{words}");
+        }
     }
 
     /// Launches a second of other work, alone and beside a mode.
@@ -222,6 +245,9 @@ impl Report {
         }
         for figure in &self.figures {
             let _ = writeln!(text, "{}", figure.line(self.is_device));
+        }
+        for words in self.registration.iter().filter_map(words) {
+            let _ = writeln!(text, "{words}");
         }
         for row in &self.beside {
             let number = |name: &str| row.get(name).and_then(Value::as_f64).unwrap_or(0.0);
@@ -288,6 +314,7 @@ impl Report {
             "checks": self.checks.iter().map(|(part, verdict, words)| json!({"part": part, "verdict": verdict, "words": words})).collect::<Vec<_>>(),
             "figures": figures.map(|figure| figure.value(&self.place, self.is_device)).collect::<Vec<_>>(),
             "copy_to_device": self.copy,
+            "registration": self.registration,
             "beside": self.beside,
         });
         let text = format!("{all:#}\n");
@@ -297,4 +324,9 @@ impl Report {
         }
         fs::write(path, text)
     }
+}
+
+/// A row as a line.
+fn words(row: &Value) -> Option<&str> {
+    row.get("words")?.as_str()
 }

@@ -199,6 +199,15 @@ pub(crate) fn ceilings(
     Ok(())
 }
 
+/// How the driver takes host memory: small pages, then hugepages, where the machine has reserved some.
+pub(crate) fn registration(place: &Place, arguments: &Arguments, report: &mut Report) {
+    let Place::Gpu(rig) = place else { return };
+    let bytes = (arguments.memory_mib as usize) << 20;
+    for (pages, is_huge) in [("4 KiB", false), ("2 MiB", true)] {
+        report.registration(pages, rig.register(bytes, is_huge));
+    }
+}
+
 /// One figure of a mode: the first kernel and payload, the first batch.
 pub(crate) fn one(
     place: &mut Place,

@@ -118,7 +118,7 @@ impl Cross {
         }
         if attach == Attach::Packet && matches!(kernel, Some(Kernel::User(_))) {
             self.faults.push(raw.attach.fault(
-                "\"packet\" is run by the CPU, which cannot run kernel \"user\"",
+                "\"packet\" lets a GPU read the port's own memory, where a function of kernel \"user\" might write",
                 "\"stream\"",
             ));
         }

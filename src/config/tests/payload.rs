@@ -102,7 +102,7 @@ fn rules_that_make_no_sense_say_why() {
         ),
         (
             r#"{"kernel": "user", "ptx_file": "/p", "function": "f", "without_gpu": "pass", "attach": "packet"}"#,
-            "the CPU, which cannot run",
+            "the port's own memory",
         ),
         (
             r#"{"kernel": "user", "ptx_file": "/p", "function": "f"}"#,

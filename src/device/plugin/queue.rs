@@ -15,7 +15,7 @@ use crate::device::plugin_abi::{
     Queue, RX_CHECKSUM_BAD, RX_CHECKSUM_GOOD, RX_CHECKSUM_PARTIAL, SLOTS_MAX, Slot, TX_CHECKSUM,
     Table,
 };
-use crate::device::{BURST_MAX, RxFrame, RxMeta, RxQueue, TxMeta, TxQueue};
+use crate::device::{BURST_MAX, Keeps, RxFrame, RxMeta, RxQueue, TxMeta, TxQueue};
 use crate::time::Instant;
 
 thread_local! {
@@ -49,6 +49,8 @@ pub(super) struct Receive {
     polled: Instant,
     /// What a burst is received into: kept, because most turns receive nothing and clearing it would be their largest part.
     slots: [Slot; BURST_MAX],
+    kept: Kept,
+    keeps: Keeps,
 }
 
 // SAFETY: the queue's receive calls are made through `&mut self` only; DPDK asks for one thread at a
@@ -72,13 +74,77 @@ impl Drop for Received<'_> {
 
 impl Receive {
     /// The half of a queue that nobody else has.
-    pub(super) fn new(port: Arc<Port>, queue: *mut Queue) -> Self {
+    pub(super) fn new(port: Arc<Port>, queue: *mut Queue, keeps: usize) -> Self {
         Self {
             port,
             queue,
             borrowed: false,
             polled: Instant::ZERO,
             slots: [Slot::EMPTY; BURST_MAX],
+            kept: Kept::new(keeps),
+            keeps: Keeps::default(),
+        }
+    }
+
+    /// Takes the kept ones of the first `count` slots out; the others are at the front then. Returns how many those are.
+    fn keep(&mut self, count: usize, keeps: &Keeps) -> usize {
+        let mut left = 0;
+        for at in 0..count {
+            let Some(slot) = self.slots.get(at).copied() else {
+                break;
+            };
+            let ticket = keeps.of(slot.data.addr());
+            if ticket.is_none_or(|ticket| !self.kept.put(ticket, slot)) {
+                if let Some(place) = self.slots.get_mut(left) {
+                    *place = slot;
+                }
+                left += 1;
+            }
+        }
+        left
+    }
+}
+
+/// Kept slots by their tickets. Those that are kept when it ends stay with the port, whose pools end with it: whoever made them
+/// be kept may still look at them.
+struct Kept(Vec<Slot>);
+
+impl Kept {
+    fn new(most: usize) -> Self {
+        Self(vec![Slot::EMPTY; most])
+    }
+
+    /// False: the ticket has a slot, or is none.
+    fn put(&mut self, ticket: u32, slot: Slot) -> bool {
+        match self.0.get_mut(ticket as usize) {
+            Some(place) if place.handle.is_null() => {
+                *place = slot;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn take(&mut self, ticket: u32) -> Option<Slot> {
+        let place = self.0.get_mut(ticket as usize)?;
+        let slot = core::mem::replace(place, Slot::EMPTY);
+        (!slot.handle.is_null()).then_some(slot)
+    }
+
+    fn bytes(&mut self, ticket: u32) -> Option<&mut [u8]> {
+        let slot = self.0.get_mut(ticket as usize)?;
+        if slot.handle.is_null() {
+            return None;
+        }
+        // SAFETY: `len` bytes at `data` are the slot's, which is ours alone; the borrow of self is unique.
+        Some(unsafe { core::slice::from_raw_parts_mut(slot.data, slot.len as usize) })
+    }
+
+    /// Gives a slot back to the pool that it came from.
+    fn free(&mut self, ticket: u32, table: &Table, queue: *mut Queue) {
+        if let Some(slot) = self.take(ticket) {
+            // SAFETY: the slot is ours, and nobody borrows it any more.
+            unsafe { (table.free)(queue, &raw const slot, 1) };
         }
     }
 }
@@ -124,6 +190,89 @@ impl RxQueue for Receive {
         count
     }
 
+    fn keeps(&self) -> usize {
+        self.kept.0.len()
+    }
+
+    fn rx_burst_keeping(
+        &mut self,
+        now: Instant,
+        deliver: &mut dyn FnMut(&mut [RxFrame<'_>], &mut Keeps),
+    ) -> usize {
+        self.polled = now;
+        if !self.borrowed {
+            enter(self.port.table);
+        }
+        let slots = self.slots.as_mut_ptr();
+        // SAFETY: the queue is this half's, there is room for SLOTS_MAX slots.
+        let count = unsafe { (self.port.table.rx_burst)(self.queue, slots, SLOTS_MAX) };
+        let count = (count as usize).min(BURST_MAX);
+        if count == 0 {
+            return 0;
+        }
+        let mut keeps = core::mem::take(&mut self.keeps);
+        keeps.clear();
+        let mut received = Received { from: self, count };
+        let mut frames: [RxFrame<'_>; BURST_MAX] = core::array::from_fn(|_| RxFrame {
+            bytes: &mut [],
+            meta: RxMeta::default(),
+        });
+        let slots = received.from.slots.iter().take(count);
+        for (frame, slot) in frames.iter_mut().zip(slots) {
+            // SAFETY: `len` bytes at `data` are this slot's alone until it is given back.
+            frame.bytes = unsafe { core::slice::from_raw_parts_mut(slot.data, slot.len as usize) };
+            frame.meta = rx_meta(slot.flags);
+        }
+        if let Some(frames) = frames.get_mut(..count) {
+            deliver(frames, &mut keeps);
+        }
+        // From here on nothing panics; what is not kept is given back below.
+        received.count = 0;
+        drop(received);
+        let left = self.keep(count, &keeps);
+        drop(Received {
+            from: self,
+            count: left,
+        });
+        self.keeps = keeps;
+        count
+    }
+
+    fn kept(&mut self, ticket: u32) -> Option<&mut [u8]> {
+        self.kept.bytes(ticket)
+    }
+
+    fn lend_kept(&mut self, tickets: &[u32], deliver: &mut dyn FnMut(&mut [RxFrame<'_>])) {
+        let mut frames: [RxFrame<'_>; BURST_MAX] = core::array::from_fn(|_| RxFrame {
+            bytes: &mut [],
+            meta: RxMeta::default(),
+        });
+        let mut count = 0;
+        for (at, ticket) in tickets.iter().enumerate() {
+            let is_twice = tickets
+                .get(..at)
+                .is_some_and(|before| before.contains(ticket));
+            let slot = self.kept.0.get(*ticket as usize);
+            let (Some(slot), Some(frame)) = (slot, frames.get_mut(count)) else {
+                continue;
+            };
+            if slot.handle.is_null() || is_twice {
+                continue;
+            }
+            // SAFETY: `len` bytes at `data` are the slot's, which is ours alone while self is borrowed, and lent once.
+            frame.bytes = unsafe { core::slice::from_raw_parts_mut(slot.data, slot.len as usize) };
+            count += 1;
+        }
+        match frames.get_mut(..count) {
+            Some(frames) if count > 0 => deliver(frames),
+            _ => {}
+        }
+    }
+
+    fn free_kept(&mut self, ticket: u32) {
+        self.kept.free(ticket, self.port.table, self.queue);
+    }
+
     fn enter(&mut self) {
         self.borrowed = true;
         // SAFETY: the port is started.
@@ -162,6 +311,14 @@ impl RxQueue for Receive {
 /// must not be deaf until something else wakes the lcore. Ten looks a second cost an idle core nothing that shows.
 const INTERRUPT_LOST: core::time::Duration = core::time::Duration::from_millis(100);
 
+const fn tx_flags(meta: TxMeta) -> u16 {
+    if meta.checksum_offload {
+        TX_CHECKSUM
+    } else {
+        0
+    }
+}
+
 /// The transmit half. `slots` holds, from the front, committed frames, then empty buffers.
 pub(super) struct Transmit {
     port: Arc<Port>,
@@ -176,6 +333,7 @@ pub(super) struct Transmit {
     /// Bytes of a usual buffer. Frames up to this length come from buffers taken in one go, larger
     /// ones from the few large buffers, one by one.
     mbuf_room: usize,
+    kept: Kept,
 }
 
 // SAFETY: as for the receive half; the slots are this half's alone.
@@ -183,7 +341,7 @@ unsafe impl Send for Transmit {}
 
 impl Transmit {
     /// The half of a queue that nobody else has, with usual buffers of `mbuf_room` bytes.
-    pub(super) fn new(port: Arc<Port>, queue: *mut Queue, mbuf_room: usize) -> Self {
+    pub(super) fn new(port: Arc<Port>, queue: *mut Queue, mbuf_room: usize, keeps: usize) -> Self {
         Self {
             port,
             queue,
@@ -192,6 +350,7 @@ impl Transmit {
             allocated: 0,
             room: 0,
             mbuf_room,
+            kept: Kept::new(keeps),
         }
     }
 
@@ -292,11 +451,7 @@ impl TxQueue for Transmit {
         let len = len.min(self.room);
         if let Some(slot) = self.slots.get_mut(self.committed) {
             slot.len = u32::try_from(len).unwrap_or(0);
-            slot.flags = if meta.checksum_offload {
-                TX_CHECKSUM
-            } else {
-                0
-            };
+            slot.flags = tx_flags(meta);
             slot.segment_bytes = meta.segment_bytes;
             self.committed += 1;
             self.room = 0;
@@ -328,6 +483,61 @@ impl TxQueue for Transmit {
 
     fn room(&self) -> usize {
         BURST_MAX - self.committed
+    }
+
+    fn keeps(&self) -> usize {
+        self.kept.0.len()
+    }
+
+    fn keep(&mut self, len: usize, meta: TxMeta, ticket: u32) -> bool {
+        let (at, len) = (self.committed, len.min(self.room));
+        let Some(mut slot) = self.empty().first().copied() else {
+            return false;
+        };
+        slot.len = u32::try_from(len).unwrap_or(0);
+        slot.flags = tx_flags(meta);
+        slot.segment_bytes = meta.segment_bytes;
+        if len == 0 || !self.kept.put(ticket, slot) {
+            return false;
+        }
+        // The last empty one fills the gap.
+        self.allocated -= 1;
+        self.slots.swap(at, self.allocated);
+        self.room = 0;
+        true
+    }
+
+    fn kept(&mut self, ticket: u32) -> Option<&mut [u8]> {
+        self.kept.bytes(ticket)
+    }
+
+    fn commit_kept(&mut self, ticket: u32) -> bool {
+        if self.committed == BURST_MAX {
+            return false;
+        }
+        let kept = self.kept.0.get(ticket as usize);
+        if kept.is_some_and(|slot| !self.takes(slot.len as usize)) {
+            self.free_kept(ticket);
+            return true;
+        }
+        if self.allocated == BURST_MAX {
+            self.release_from(BURST_MAX - 1);
+        }
+        let Some(slot) = self.kept.take(ticket) else {
+            return false;
+        };
+        if let Some(place) = self.slots.get_mut(self.allocated) {
+            *place = slot;
+        }
+        self.slots.swap(self.committed, self.allocated);
+        self.allocated += 1;
+        self.committed += 1;
+        self.room = 0;
+        true
+    }
+
+    fn free_kept(&mut self, ticket: u32) {
+        self.kept.free(ticket, self.port.table, self.queue);
     }
 }
 

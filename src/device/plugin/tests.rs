@@ -24,6 +24,8 @@ struct Fake {
     made: usize,
     /// There are large ones as well.
     has_large: bool,
+    /// What it tells of its memory.
+    chunks: Vec<(usize, usize)>,
     /// Super-frames cannot be sent now.
     refuses_large: bool,
 }
@@ -186,6 +188,16 @@ unsafe extern "C" fn link_up() -> i32 {
 unsafe extern "C" fn stop() {
     with(|fake| fake.stopped += 1);
 }
+unsafe extern "C" fn memory(chunks: *mut Chunk, room: u32) -> u32 {
+    let told = with(|fake| fake.chunks.clone());
+    // SAFETY: the caller has room for `room` chunks.
+    let chunks = unsafe { core::slice::from_raw_parts_mut(chunks, room as usize) };
+    for (place, (start, bytes)) in chunks.iter_mut().zip(&told) {
+        place.start = core::ptr::without_provenance_mut(*start);
+        place.bytes = *bytes as u64;
+    }
+    told.len() as u32
+}
 
 static TABLE: Table = Table {
     abi: ABI,
@@ -206,6 +218,7 @@ static TABLE: Table = Table {
     stats,
     link_up,
     stop,
+    memory,
 };
 
 fn config() -> PluginConfig {
@@ -490,4 +503,117 @@ fn another_version_or_size_is_refused_before_anything_is_called() {
         );
         assert!(refused.contains("same build"), "{refused}");
     }
+}
+
+#[test]
+fn the_chunks_of_the_pools_are_told_and_too_many_are_none() {
+    let _turn = turn();
+    let device = device(1);
+    assert!(device.memory().is_none());
+    let chunks = vec![(4_096, 8_192), (20_480, 100)];
+    with(|fake| fake.chunks = chunks.clone());
+    // SAFETY: nobody registers it.
+    let wanted = unsafe { Lasting::new(chunks) };
+    assert_eq!(device.memory(), Some(wanted));
+    with(|fake| fake.chunks = vec![(4_096, 1); CHUNKS_MAX + 1]);
+    assert!(device.memory().is_none());
+}
+
+#[test]
+fn kept_frames_stay_where_they_lie_until_they_are_given_back() {
+    let _turn = turn();
+    let mut device = device(100);
+    let (mut receive, _transmit) = device.queue_pair(0).unwrap();
+    assert_eq!(receive.keeps(), config().mbufs() as usize / 8);
+    with(|fake| fake.receive = (0..5).map(|byte| vec![byte; 60]).collect());
+    let mut places = Vec::new();
+    let count = receive.rx_burst_keeping(Instant::ZERO, &mut |frames, keeps| {
+        frames.swap(1, 4);
+        for (at, ticket) in [(1, 7), (2, 3)] {
+            keeps.keep(&frames[at], ticket);
+            places.push(frames[at].bytes.as_ptr().addr());
+        }
+    });
+    assert_eq!((count, with(|fake| fake.out)), (5, 2));
+    assert_eq!(receive.kept(7).unwrap().as_ptr().addr(), places[0]);
+    assert_eq!(receive.kept(3).unwrap(), [2; 60]);
+    assert!(receive.kept(0).is_none());
+    let mut seen = Vec::new();
+    receive.lend_kept(&[7, 9, 3, 7], &mut |frames| {
+        seen.extend(frames.iter().map(|frame| frame.bytes[0]));
+    });
+    assert_eq!(seen, [4, 2]);
+    receive.lend_kept(&[9], &mut |_| panic!("called without frames"));
+    receive.free_kept(7);
+    receive.free_kept(7);
+    assert_eq!(with(|fake| fake.out), 1);
+    // Whoever looks at one when the queue ends may go on: it is the port's for good.
+    drop(receive);
+    assert_eq!(with(|fake| fake.out), 1);
+}
+
+#[test]
+fn kept_frames_are_sent_later_in_any_order_and_no_buffer_is_lost() {
+    let _turn = turn();
+    let mut device = device(100);
+    let (_receive, mut transmit) = device.queue_pair(0).unwrap();
+    assert!(!transmit.keep(60, TxMeta::default(), 0), "nothing was lent");
+    let meta = TxMeta {
+        checksum_offload: true,
+        segment_bytes: 9,
+    };
+    for byte in 0..40_u8 {
+        transmit.alloc(60).unwrap().fill(byte);
+        assert!(transmit.keep(50, meta, u32::from(byte)));
+        assert_eq!(transmit.room(), BURST_MAX);
+    }
+    assert!(put(&mut *transmit, 99));
+    assert!(!transmit.keep(60, meta, 50), "nothing was lent");
+    transmit.alloc(60).unwrap().fill(100);
+    assert!(!transmit.keep(60, meta, 3), "the ticket has a frame");
+    transmit.commit(60, TxMeta::default());
+    assert_eq!(transmit.kept(5).unwrap(), [5; 50]);
+    for ticket in (10..40).rev() {
+        assert!(transmit.commit_kept(ticket));
+    }
+    assert!(!transmit.commit_kept(5), "the burst is full");
+    with(|fake| fake.takes = vec![32]);
+    assert_eq!(transmit.flush(Instant::ZERO), 32);
+    assert!(transmit.commit_kept(5) && !transmit.commit_kept(5));
+    assert!(put(&mut *transmit, 101));
+    with(|fake| fake.takes = vec![32]);
+    assert_eq!(transmit.flush(Instant::ZERO), 2);
+    let sent: Vec<_> = with(|fake| {
+        let about = |sent: &(Vec<u8>, u16, u16)| (sent.0[0], sent.0.len(), sent.1, sent.2);
+        fake.sent.iter().map(about).collect()
+    });
+    let mut wanted = vec![(99, 60, 0, 0), (100, 60, 0, 0)];
+    wanted.extend((10..40).rev().map(|byte| (byte, 50, TX_CHECKSUM, 9)));
+    wanted.extend([(5, 50, TX_CHECKSUM, 9), (101, 60, 0, 0)]);
+    assert_eq!(sent, wanted);
+    for ticket in 0..10 {
+        transmit.free_kept(ticket);
+    }
+    drop(transmit);
+    assert_eq!(with(|fake| fake.out), 0);
+}
+
+#[test]
+fn a_kept_super_frame_that_the_port_cuts_no_more_is_dropped() {
+    let _turn = turn();
+    let mut device = device(100);
+    with(|fake| fake.has_large = true);
+    let (_receive, mut transmit) = device.queue_pair(0).unwrap();
+    for ticket in 0..2 {
+        transmit.alloc(30_000).unwrap();
+        assert!(transmit.keep(30_000, TxMeta::default(), ticket));
+    }
+    assert!(transmit.commit_kept(0));
+    with(|fake| fake.refuses_large = true);
+    assert!(transmit.commit_kept(1));
+    assert!(transmit.kept(1).is_none());
+    with(|fake| fake.takes = vec![32]);
+    assert_eq!(transmit.flush(Instant::ZERO), 1);
+    drop(transmit);
+    assert_eq!(with(|fake| fake.out), 0);
 }

@@ -8,9 +8,11 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::time::Duration;
 
 use super::super::pages;
 use super::{DevicePointer, Driver, Fault};
+use crate::time::monotonic;
 
 /// Memory registered with the driver, zero at the beginning.
 #[derive(Debug)]
@@ -25,6 +27,7 @@ unsafe impl Send for Registered {}
 
 /// What the driver wants to be whole.
 const PAGE: usize = 4_096;
+const HUGE_PAGE: usize = 2 << 20;
 
 impl Registered {
     /// Maps and registers at least `bytes`.
@@ -33,11 +36,7 @@ impl Registered {
     /// The driver's; code 2, out of memory, also where the kernel has none.
     pub fn new(driver: &Driver, bytes: usize) -> Result<Self, Fault> {
         let bytes = bytes.max(1).next_multiple_of(PAGE);
-        let base = pages::map(bytes).map_err(|errno| Fault {
-            call: "mmap",
-            code: 2,
-            name: errno.to_string(),
-        })?;
+        let base = pages::map(bytes).map_err(|errno| unmapped(&errno))?;
         // SAFETY: mapped above, whole pages, never unmapped; no reference but to atomics is ever made.
         let device = unsafe { driver.register(base, bytes) }?;
         Ok(Self {
@@ -45,6 +44,50 @@ impl Registered {
             bytes,
             device,
         })
+    }
+
+    /// As [`Registered::new`], of pages that are there already, small ones or of 2 MiB; says how long the driver took for them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn timed(driver: &Driver, bytes: usize, is_huge: bool) -> Result<(Self, Duration), Fault> {
+        let bytes = bytes.max(1).next_multiple_of(HUGE_PAGE);
+        let mapped = if is_huge {
+            pages::map_huge(bytes)
+        } else {
+            pages::map(bytes)
+        };
+        let base = mapped.map_err(|errno| unmapped(&errno))?;
+        for page in (0..bytes).step_by(PAGE) {
+            // SAFETY: inside the mapping.
+            let place = unsafe { base.add(page) };
+            // SAFETY: nobody else knows of the mapping.
+            unsafe { place.write_volatile(1) };
+        }
+        let begin = monotonic();
+        // SAFETY: as in `new`.
+        let device = unsafe { driver.register(base, bytes) }?;
+        let took = monotonic().since(begin);
+        Ok((
+            Self {
+                base,
+                bytes,
+                device,
+            },
+            took,
+        ))
+    }
+
+    /// Whether the GPU calls it by our own addresses.
+    #[must_use]
+    pub fn has_own_name(&self) -> bool {
+        self.device.0 == self.base.addr().get() as u64
+    }
+
+    /// How long it is.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// How the GPU calls the byte at `offset`.
@@ -95,5 +138,13 @@ impl Registered {
         // SAFETY: as for `put`.
         unsafe { core::ptr::copy_nonoverlapping(place.as_ptr(), to.as_mut_ptr(), to.len()) };
         true
+    }
+}
+
+fn unmapped(errno: &crate::errno::Errno) -> Fault {
+    Fault {
+        call: "mmap",
+        code: 2,
+        name: errno.to_string(),
     }
 }

@@ -8,8 +8,8 @@ mod trip;
 
 use self::trip::Trip;
 use super::{Flow, StreamStage, Verdict, is_for};
-use crate::config::payload::{Gpu, Instead};
-use crate::gpu::air::{Air, Flight, Grounded, Phase};
+use crate::config::payload::Instead;
+use crate::gpu::air::{Air, Flight, Phase};
 use crate::gpu::chunk::{Chunk, Direction, Ends};
 use crate::gpu::kernel::KernelState;
 use crate::gpu::offload::Event;
@@ -75,27 +75,14 @@ impl StreamStage {
     /// Bytes of a chunk that can be offered at most.
     pub const CHUNK_MAX: usize = PACKET_BYTES_MAX;
 
-    /// Takes all of the GPU that the kernels need, when each of so many lcores does.
-    ///
-    /// # Errors
-    /// One line: why it cannot be had.
-    pub(in crate::gpu) fn prepare(
-        &mut self,
-        config: &Gpu,
-        ptx: &str,
-        lcores: usize,
-    ) -> Result<Grounded, String> {
-        Grounded::new(config, &mut self.rules, ptx, lcores)
+    /// Its rules.
+    pub(in crate::gpu) fn rules_mut(&mut self) -> &mut [Rule] {
+        &mut self.rules
     }
 
-    /// Lets the GPU run the kernels from now on; says what it is.
-    ///
-    /// # Errors
-    /// One line: why it cannot; then the CPU goes on.
-    pub(in crate::gpu) fn start(&mut self, ready: Grounded) -> Result<String, String> {
-        let (air, what) = ready.start()?;
+    /// Lets the GPU run the kernels from now on.
+    pub(in crate::gpu) fn fly(&mut self, air: Air) {
         self.air = Some(air);
-        Ok(what)
     }
 
     /// Whether a chunk of this flow would go to the GPU now.

@@ -1,7 +1,13 @@
 //! The rules that look at segments on the wire.
 
+mod flight;
+mod hold;
+
+pub use self::flight::{HeldFrames, Meeting, Segment};
+
+use self::hold::Hold;
 use super::{Verdict, run};
-use crate::gpu::chunk::{Chunk, Ends};
+use crate::gpu::chunk::{Chunk, Direction, Ends};
 use crate::gpu::counters::StageCounters;
 use crate::gpu::kernel::KernelState;
 use crate::gpu::pipeline::Rule;
@@ -9,32 +15,37 @@ use crate::gpu::pipeline::Rule;
 /// The rules that look at the segments of one direction.
 #[derive(Debug)]
 pub struct PacketStage {
+    direction: Direction,
     rules: Vec<Rule>,
     /// Segments dropped in a row, of the flows that lost one; a place is given to the next flow that needs it.
     drops: Box<[Option<(Ends, u32)>; DROP_PLACES]>,
     counters: StageCounters,
+    /// Ends of flows that a verdict has ended.
+    resets: Vec<Ends>,
+    /// What a GPU judges, when there is one.
+    hold: Option<Box<Hold>>,
 }
 
 impl PacketStage {
-    /// A stage over loaded rules.
+    /// A stage over loaded rules, for segments that go this way.
     #[must_use]
-    pub fn new(rules: Vec<Rule>) -> Self {
+    pub fn new(rules: Vec<Rule>, direction: Direction) -> Self {
         Self {
+            direction,
             rules,
             drops: Box::new([None; DROP_PLACES]),
             counters: StageCounters::new(),
+            resets: Vec::new(),
+            hold: None,
         }
     }
 
     /// Judges the payload of a segment; one that is sent again is judged again.
     pub fn judge(&mut self, chunk: &mut Chunk<'_>) -> Verdict {
-        if chunk.bytes.is_empty() {
-            return Verdict::Pass;
-        }
         let mut seen = false;
         let mut verdict = Verdict::Pass;
         for rule in &mut self.rules {
-            if chunk.bytes.len() < rule.min_payload || !rule.covers(chunk.ends) {
+            if !rule.sees(chunk.ends, chunk.bytes.len()) {
                 continue;
             }
             seen = true;
@@ -53,6 +64,9 @@ impl PacketStage {
     /// As `StreamStage::report`.
     pub fn report(&self, visit: &mut dyn FnMut(&'static str, u64)) {
         self.counters.for_each(&mut *visit);
+        if let Some(hold) = &self.hold {
+            hold.report(visit);
+        }
         for rule in &self.rules {
             rule.kernel.report(visit);
         }

@@ -6,7 +6,7 @@ use core::net::SocketAddrV4;
 use core::ops::Range;
 
 use crate::device::{RxFrame, TxMeta, TxQueue};
-use crate::gpu::{Chunk, Direction, Ends, PacketStage, Verdict};
+use crate::gpu::{Chunk, Direction, Ends, HeldFrames, Meeting, PacketStage, Segment, Verdict};
 use crate::stack::Stack;
 use crate::stack::demux::Class;
 use crate::stack::frame::{EthernetHeader, Ipv4Header, PROTOCOL_TCP, word_at};
@@ -54,6 +54,14 @@ pub(in super::super) struct Sent {
     pub(in super::super) resets: Vec<Ends>,
 }
 
+impl Sent {
+    /// Takes the ends of flows that are to be reset.
+    pub(in super::super) fn take_resets(&mut self, into: &mut Vec<Ends>) {
+        into.append(&mut self.resets);
+        self.stage.take_resets(into);
+    }
+}
+
 /// The stage of sent segments, which the transmit queue and the lcore share on one thread.
 pub(in super::super) type SharedSent = Arc<Mutex<Sent>>;
 
@@ -66,28 +74,142 @@ pub(in super::super) fn lock(sent: &SharedSent) -> MutexGuard<'_, Sent> {
 pub(in super::super) struct JudgedTx {
     inner: Box<dyn TxQueue>,
     sent: SharedSent,
+    /// A GPU judges: segments are held, in the buffers that they were made in.
+    flies: bool,
+    now: Instant,
+    /// By ticket, what the port is to do to a held segment.
+    metas: Vec<TxMeta>,
+    tickets: Vec<u32>,
+    scratch: Vec<u8>,
+}
+
+/// The frames that a transmitting half keeps.
+struct Held<'a>(&'a mut dyn TxQueue);
+
+impl HeldFrames for Held<'_> {
+    fn frame(&mut self, ticket: u32) -> Option<&mut [u8]> {
+        self.0.kept(ticket)
+    }
 }
 
 impl JudgedTx {
     /// Puts `stage` in front of a transmit queue.
-    pub(in super::super) fn new(inner: Box<dyn TxQueue>, stage: PacketStage) -> (Self, SharedSent) {
+    pub(in super::super) fn new(
+        inner: Box<dyn TxQueue>,
+        mut stage: PacketStage,
+    ) -> (Self, SharedSent) {
+        let flies = stage.flies();
+        stage.hold_at_most(inner.keeps());
         let sent = Arc::new(Mutex::new(Sent {
             stage,
             resets: Vec::new(),
         }));
         let shared = Arc::clone(&sent);
-        (Self { inner, sent }, shared)
+        let judged = Self {
+            metas: vec![TxMeta::default(); if flies { inner.keeps() } else { 0 }],
+            inner,
+            sent,
+            flies,
+            now: Instant::ZERO,
+            tickets: Vec::new(),
+            scratch: Vec::new(),
+        };
+        (judged, shared)
     }
+
+    /// As `commit`, where a GPU judges.
+    fn offer(&mut self, len: usize, meta: TxMeta) {
+        let can_be_kept = self.inner.keeps() > 0;
+        let Some(frame) = self.inner.alloc(len) else {
+            return;
+        };
+        let Some((ends, payload)) = segment(frame) else {
+            return self.inner.commit(len, meta);
+        };
+        let offered = Segment {
+            ends,
+            frame,
+            payload,
+            can_be_kept,
+        };
+        let meeting = lock(&self.sent).stage.meet(self.now, offered);
+        match meeting {
+            Meeting::Pass => self.inner.commit(len, meta),
+            Meeting::Stop => {}
+            Meeting::Keep(ticket) => {
+                let kept = self.inner.keep(len, meta, ticket);
+                debug_assert!(kept, "tickets are below what can be kept");
+                if let Some(place) = self.metas.get_mut(ticket as usize) {
+                    *place = meta;
+                }
+            }
+        }
+    }
+
+    /// Hands over to the GPU what is sent, and sends what it has judged.
+    fn land(&mut self, now: Instant) {
+        let mut sent = lock(&self.sent);
+        let stage = &mut sent.stage;
+        stage.step(now, &mut Held(self.inner.as_mut()));
+        self.tickets.clear();
+        stage.released(usize::MAX, &mut self.tickets);
+        let mut gone = 0;
+        for ticket in self.tickets.drain(..) {
+            if self.inner.room() == 0 {
+                self.inner.flush(now);
+            }
+            let meta = self.metas.get(ticket as usize).copied().unwrap_or_default();
+            let went = if stage.is_late(ticket) {
+                copied(self.inner.as_mut(), ticket, meta, &mut self.scratch)
+            } else {
+                self.inner.commit_kept(ticket)
+            };
+            // One that is not there holds up nobody.
+            if !went && self.inner.kept(ticket).is_some() {
+                break;
+            }
+            gone += 1;
+        }
+        stage.taken(gone);
+        self.tickets.clear();
+        stage.take_freed(&mut self.tickets);
+        for ticket in self.tickets.drain(..) {
+            self.inner.free_kept(ticket);
+        }
+    }
+}
+
+/// Sends a copy of a kept segment at which a late kernel may still look: the port would give its buffer to others. False: there is
+/// no room now. Without a buffer it is lost, and TCP sends it again.
+fn copied(inner: &mut dyn TxQueue, ticket: u32, meta: TxMeta, scratch: &mut Vec<u8>) -> bool {
+    scratch.clear();
+    scratch.extend_from_slice(inner.kept(ticket).unwrap_or_default());
+    if inner.room() == 0 {
+        return false;
+    }
+    let Some(buffer) = inner.alloc(scratch.len()) else {
+        return true;
+    };
+    buffer.copy_from_slice(scratch);
+    inner.commit(scratch.len(), meta);
+    true
 }
 
 impl TxQueue for JudgedTx {
     fn alloc(&mut self, len: usize) -> Option<&mut [u8]> {
+        if self.flies && lock(&self.sent).stage.is_full(1) {
+            return None;
+        }
         self.inner.alloc(len)
     }
 
     fn commit(&mut self, len: usize, meta: TxMeta) {
+        if self.flies {
+            return self.offer(len, meta);
+        }
         let verdict = self.inner.alloc(len).map_or(Verdict::Pass, |frame| {
-            let Some((ends, payload)) = segment(frame) else {
+            let found = segment(frame).filter(|(_, payload)| !payload.is_empty());
+            let Some((ends, payload)) = found else {
                 return Verdict::Pass;
             };
             let Some(bytes) = frame.get_mut(payload) else {
@@ -111,6 +233,10 @@ impl TxQueue for JudgedTx {
     }
 
     fn flush(&mut self, now: Instant) -> usize {
+        if self.flies {
+            self.now = now;
+            self.land(now);
+        }
         self.inner.flush(now)
     }
 
@@ -119,7 +245,7 @@ impl TxQueue for JudgedTx {
     }
 }
 
-/// The ends and the payload of a TCP segment that we send; None for anything else.
+/// The ends and the payload, perhaps empty, of a TCP segment that we send; None for anything else.
 fn segment(frame: &[u8]) -> Option<(Ends, Range<usize>)> {
     let (_, start) = EthernetHeader::parse(frame)?;
     let packet = frame.get(start..)?;
@@ -134,5 +260,5 @@ fn segment(frame: &[u8]) -> Option<(Ends, Range<usize>)> {
         local: SocketAddrV4::new(header.source, word_at(tcp, 0)?),
         remote: SocketAddrV4::new(header.destination, word_at(tcp, 2)?),
     };
-    (!payload.is_empty()).then_some((ends, payload))
+    Some((ends, payload))
 }

@@ -11,8 +11,8 @@ use crate::config::payload::{
     Attach, Gpu, Instead, Kernel, Mode, OnMatch, PayloadRule, WithoutGpu,
 };
 use crate::device::fault::FaultConfig;
-use crate::gpu::Pipeline;
 use crate::gpu::tests::{MODES, StandIn, load, with_user};
+use crate::gpu::{FrameMemory, Pipeline};
 use crate::lcore::Mail;
 use crate::readiness::event;
 
@@ -25,7 +25,12 @@ fn forbidding(file: &File, way: Way) -> PayloadRule {
 }
 
 /// A lab whose server's stage is on a GPU. Virtual time runs away from the stand-in: a batch has an hour of it.
-fn staged(stand_in: &StandIn, mode: Mode, rule: PayloadRule, set: impl FnOnce(&mut Gpu)) -> Lab {
+pub(super) fn staged(
+    stand_in: &StandIn,
+    mode: Mode,
+    rule: PayloadRule,
+    set: impl FnOnce(&mut Gpu),
+) -> Lab {
     let mut config = stand_in.config(mode, vec![rule]);
     config.batches.timeout = Duration::from_secs(3_600);
     set(&mut config);
@@ -33,7 +38,7 @@ fn staged(stand_in: &StandIn, mode: Mode, rule: PayloadRule, set: impl FnOnce(&m
     Lab::staged(none, layout(), load(&config), Pipeline::default())
 }
 
-fn count(lab: &mut Lab, wanted: &str) -> u64 {
+pub(super) fn count(lab: &mut Lab, wanted: &str) -> u64 {
     let (to, from) = sync_channel(1);
     lab.server.mailbox.post(Mail::Report { to });
     lab.turn();
@@ -44,7 +49,7 @@ fn count(lab: &mut Lab, wanted: &str) -> u64 {
 
 /// Turns until the server's program has read `wanted`.
 #[track_caller]
-fn server_reads(lab: &mut Lab, into: u32, wanted: &[u8]) {
+pub(super) fn server_reads(lab: &mut Lab, into: u32, wanted: &[u8]) {
     let mut got = Vec::new();
     lab.until_real(|lab| {
         got.extend(lab.server.program.recv(into, 1 << 20));
@@ -54,7 +59,7 @@ fn server_reads(lab: &mut Lab, into: u32, wanted: &[u8]) {
 }
 
 #[track_caller]
-fn client_reads(lab: &mut Lab, out: u32, wanted: &[u8]) {
+pub(super) fn client_reads(lab: &mut Lab, out: u32, wanted: &[u8]) {
     let mut got = Vec::new();
     lab.until_real(|lab| {
         got.extend(lab.client.program.recv(out, 1 << 20));
@@ -65,7 +70,7 @@ fn client_reads(lab: &mut Lab, out: u32, wanted: &[u8]) {
 
 /// Turns until the server's stage has counted so many.
 #[track_caller]
-fn until_counted(lab: &mut Lab, wanted: &str, value: u64) {
+pub(super) fn until_counted(lab: &mut Lab, wanted: &str, value: u64) {
     let began = crate::time::monotonic();
     while count(lab, wanted) != value {
         let waited = crate::time::monotonic().since(began);
@@ -127,7 +132,7 @@ fn what_a_gpu_hides_a_cpu_reads_through_loss_and_full_rings() {
         config.on_full = on_full;
         let mut faults = FaultConfig::none();
         (faults.seed, faults.loss) = (3, 10_000);
-        let client = Pipeline::load(&Gpu::on_cpu(vec![cipher()]), 1)
+        let client = Pipeline::load(&Gpu::on_cpu(vec![cipher()]), 1, FrameMemory::Port(&|| None))
             .unwrap()
             .remove(0);
         let mut lab = Lab::staged(faults, layout(), load(&config), client);

@@ -9,7 +9,7 @@ use crate::channel::sync::Ordering;
 use crate::config::payload::{Attach, Gpu, Kernel, OnMatch, PayloadRule};
 use crate::device::fault::FaultConfig;
 use crate::errno::Errno;
-use crate::gpu::Pipeline;
+use crate::gpu::{FrameMemory, Pipeline};
 use crate::readiness::event;
 
 /// A file of this test process that is gone when the test is over.
@@ -57,7 +57,9 @@ pub(super) fn rule(kernel: Kernel, way: Way, attach: Attach) -> PayloadRule {
 }
 
 fn load(rules: Vec<PayloadRule>) -> Pipeline {
-    Pipeline::load(&Gpu::on_cpu(rules), 1).unwrap().remove(0)
+    Pipeline::load(&Gpu::on_cpu(rules), 1, FrameMemory::Port(&|| None))
+        .unwrap()
+        .remove(0)
 }
 
 fn forbidding(name: &str, on_match: OnMatch, way: Way, attach: Attach) -> Pipeline {

@@ -9,9 +9,9 @@ use core::time::Duration;
 
 use super::super::tests::{ends, pattern};
 use super::*;
-use crate::config::payload::{Kernel, Mode, OnMatch, PayloadRule, WithoutGpu};
-use crate::gpu::pipeline::Pipeline;
+use crate::config::payload::{Gpu, Kernel, Mode, OnMatch, PayloadRule, WithoutGpu};
 use crate::gpu::pipeline::tests::rule;
+use crate::gpu::pipeline::{FrameMemory, Pipeline};
 use crate::gpu::tests::{MODES, StandIn, load, with_user};
 
 /// A stage on a stand-in, with a clock that only a test moves.

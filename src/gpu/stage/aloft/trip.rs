@@ -10,6 +10,7 @@ use crate::gpu::kernel::{Finding, KernelState};
 use crate::gpu::offload::{Offload, Ticket};
 use crate::gpu::pipeline::Rule;
 use crate::gpu::ring::{self, PacketRecord, PacketResult};
+use crate::gpu::stage::ends_on_the_wire;
 use crate::id::FlowId;
 use crate::time::Instant;
 
@@ -73,19 +74,13 @@ impl Trip<'_> {
 
     fn hand_over(&mut self, now: Instant, flight: &Flight) {
         let Some(buffer) = flight.buffer else { return };
-        let chunk = Chunk {
-            direction: direction(self.side),
-            ends: self.ends,
-            offset: flight.offset,
-            bytes: &mut [],
-        };
         let record = PacketRecord {
             addr: self.air.pool.device(buffer).0,
             len: u32::try_from(flight.bytes).unwrap_or(0),
             flags: if self.side == 1 { ring::SENT } else { 0 },
             offset: flight.offset,
             flow: self.id.index,
-            ends: ends_on_the_wire(&chunk),
+            ends: ends_on_the_wire(direction(self.side), self.ends),
             state: flight.states.get(flight.at).copied().unwrap_or_default().0,
             reserved: 0,
         };
@@ -194,16 +189,4 @@ impl Trip<'_> {
         }
         flight
     }
-}
-
-/// Sender's and receiver's address and both ports, in the order of their bytes on the wire.
-fn ends_on_the_wire(chunk: &Chunk<'_>) -> [u32; 3] {
-    let (from, to) = (chunk.sender(), chunk.receiver());
-    let [a, b] = from.port().to_be_bytes();
-    let [c, d] = to.port().to_be_bytes();
-    [
-        u32::from_ne_bytes(from.ip().octets()),
-        u32::from_ne_bytes(to.ip().octets()),
-        u32::from_ne_bytes([a, b, c, d]),
-    ]
 }

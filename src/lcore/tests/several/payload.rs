@@ -4,6 +4,7 @@ use super::super::payload::{File, Way, connection_reset, rule};
 use super::*;
 use crate::channel::cell::flag;
 use crate::config::payload::{Attach, Gpu, Kernel, Mode, OnMatch, PayloadRule};
+use crate::gpu::FrameMemory;
 use crate::gpu::tests::{MODES, StandIn, load_all};
 
 const LCORES: u32 = 3;
@@ -90,7 +91,7 @@ fn what_is_forbidden_is_reset_at_every_lcore_on_the_cpu() {
     for attach in [Attach::Stream, Attach::Packet] {
         let file = File::new(&format!("several-{attach:?}"), "forbidden\n");
         let config = Gpu::on_cpu(vec![forbidding(&file, Way::Rx, attach)]);
-        let all = Pipeline::load(&config, LCORES as usize).unwrap();
+        let all = Pipeline::load(&config, LCORES as usize, FrameMemory::Port(&|| None)).unwrap();
         judges(&mut Lab::staged(all));
     }
 }
@@ -109,6 +110,21 @@ fn what_is_forbidden_is_reset_at_every_lcore_on_the_gpu() {
             assert_eq!(lab.server.count(lcore, "payload_gpu_on"), 1);
         }
     }
+}
+
+#[test]
+fn forbidden_segments_are_reset_at_every_lcore_whoever_received_them() {
+    let stand_in = StandIn::new("", &[]);
+    let file = File::new("several-packets", "forbidden\n");
+    let rules = vec![forbidding(&file, Way::Both, Attach::Packet)];
+    let mut config = stand_in.config(Mode::Persistent, rules);
+    config.batches.timeout = Duration::from_secs(3_600);
+    let mut lab = Lab::staged(load_all(&config, LCORES as usize));
+    judges(&mut lab);
+    assert!(lab.server.count(0, "payload_chunks_offloaded") > 0);
+    // What another lcore has passed on lies in a buffer of that one's.
+    assert!(lab.server.count(1, "payload_segments_grounded") > 0);
+    assert_eq!(lab.server.sum("payload_segments_unheld"), 0);
 }
 
 #[test]

@@ -8,7 +8,7 @@ const CHUNKS: u64 = 40;
 fn every_mode_says_what_the_cpu_says() {
     for mode in MODES {
         let (rules, files) = all_rules(mode.name());
-        let mut cpu = Pipeline::load(&Gpu::on_cpu(rules.clone()), 1)
+        let mut cpu = Pipeline::load(&Gpu::on_cpu(rules.clone()), 1, FrameMemory::Port(&|| None))
             .unwrap()
             .remove(0);
         let cpu = cpu.stream.as_mut().unwrap();
