@@ -40,6 +40,8 @@ pub(super) struct Client {
     pub(super) standing: Standing,
     /// Who speaks for it.
     pub(super) heir: Heir,
+    /// A program that got the family's sockets in a message, or comes after one: its sockets outlive those of who made the family.
+    pub(super) joined: bool,
     /// When it came.
     pub(super) since: Instant,
     /// Number of the request that it made last.
@@ -61,6 +63,7 @@ impl Client {
             socket,
             standing: Standing::New,
             heir: Heir::Itself,
+            joined: false,
             since: now,
             serial: 0,
             process,
@@ -85,6 +88,7 @@ impl Client {
                 pid: 0,
             },
             heir,
+            joined: false,
             since: now,
             serial: 0,
             process: None,

@@ -8,6 +8,7 @@ use super::server::Server;
 use crate::errno::Result;
 use crate::ffi::end_signals::{self, EndSignals};
 use crate::lcore::Mail;
+use crate::stack::Owner;
 use crate::time::Instant;
 use crate::{progress, telemetry};
 
@@ -82,30 +83,43 @@ impl Server {
     }
 
     /// The program is at its end: what it holds ends as after its death. Its other threads still run, and must not see their
-    /// host go: the sockets stay open. Another program that has joined it keeps what it holds until the host is gone, and then finds
-    /// its listeners as it had them.
-    pub(super) fn say_farewell(&mut self) {
+    /// host go: the sockets stay open. What its children hold, and whoever it was to become, ends with it. A program that has got its
+    /// sockets in a message, or has come by itself, keeps what it holds until the host is gone, and then finds its listeners as it had
+    /// them.
+    pub(super) fn say_farewell(&mut self, now: Instant) {
+        // Who is gone already keeps nothing. What ends the host, or fails, the next wait finds as well.
+        let _ = self.wait(now, Some(now));
         let me = std::process::id();
-        let (mut own, mut joined) = (Vec::new(), Vec::new());
+        let families = self
+            .clients
+            .iter()
+            .filter_map(|client| match client.standing {
+                Standing::Attached { owner, pid, .. } if pid == me => Some(owner),
+                _ => None,
+            });
+        let families: Vec<Owner> = families.collect();
+        let mut kept = Vec::new();
         for place in self.clients.places() {
             let Some(Client {
-                socket, standing, ..
+                socket,
+                standing,
+                joined,
+                ..
             }) = self.clients.remove(place)
             else {
                 continue;
             };
             core::mem::forget(socket);
             if let Standing::Attached { owner, cell, pid } = standing {
-                if pid != me {
-                    joined.push(owner);
+                if joined || !families.contains(&owner) {
+                    kept.push(owner);
                     continue;
                 }
                 self.lcores.say(|| Mail::ProcessGone { owner, cell, pid });
-                own.push(owner);
             }
         }
-        for owner in own {
-            if !joined.contains(&owner) {
+        for owner in families {
+            if !kept.contains(&owner) {
                 self.lcores.say(|| Mail::Detach { owner });
             }
         }

@@ -50,11 +50,11 @@ impl Heir {
 }
 
 impl Server {
-    /// A member, process `pid`, has made room for somebody who comes after it.
+    /// A member, process `pid`, has made room for somebody who comes after it, and has `joined` as that one has.
     pub(super) fn fork(
         &mut self,
-        owner: Owner,
-        pid: u32,
+        (owner, pid): (Owner, u32),
+        joined: bool,
         message: &Message<'_>,
         socket: Option<OwnedFd>,
     ) {
@@ -80,7 +80,8 @@ impl Server {
         };
         family.clients += 1;
         let heir = Heir::of(message.text, pid);
-        let client = Client::child(socket, owner, cell, heir, time::monotonic());
+        let mut client = Client::child(socket, owner, cell, heir, time::monotonic());
+        client.joined = joined;
         self.clients.add(client);
         if self.running.is_some() {
             self.lcores.say(|| Mail::Process { owner, cell });
@@ -126,7 +127,9 @@ impl Server {
         }
         self.end_predecessor(owner, pid);
         let joins = self.clients.at_mut(place).is_some_and(|client| {
-            core::mem::replace(&mut client.heir, Heir::Itself) == Heir::Passed
+            let joins = core::mem::replace(&mut client.heir, Heir::Itself) == Heir::Passed;
+            client.joined |= joins;
+            joins
         });
         self.child(place, (owner, cell), pid, sender.process);
         let mailboxes = self.lcores.mailboxes();

@@ -257,7 +257,7 @@ impl Server {
                 return Verdict::Stay(None);
             }
             if !inside.ending.has_begun() {
-                self.say_farewell();
+                self.say_farewell(now);
             }
             return self.see_off(now);
         }

@@ -119,7 +119,9 @@ impl Server {
                 self.answer(place, &message, known.as_slice());
             }
             (Kind::Fork, Standing::Attached { owner, pid, .. }) => {
-                self.fork(owner, pid, &message, descriptors.next());
+                let joined = client.joined;
+                let socket = descriptors.next();
+                self.fork((owner, pid), joined, &message, socket);
             }
             (Kind::Registry, Standing::Attached { owner, .. }) => {
                 if let Some(family) = self.family(owner)

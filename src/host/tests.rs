@@ -16,6 +16,7 @@ use crate::channel::message::{Kind, Message, heir};
 use crate::channel::sync::Ordering;
 use crate::config;
 use crate::errno::Errno;
+use crate::lcore::Mail;
 use crate::stack::Owner;
 use crate::time::monotonic;
 
@@ -264,4 +265,63 @@ fn an_answer_has_the_number_of_its_request() {
         let received = socket::receive(host.socket.as_fd()).unwrap().unwrap();
         assert_eq!(Message::parse(received.bytes()).unwrap().serial, serial);
     }
+}
+
+/// Cells whose process is said to be gone at the end of the program that `host` runs in, and whether its family is.
+fn farewell(host: &mut Host) -> (Vec<u32>, bool) {
+    let mut mails = Vec::new();
+    let mailbox = std::sync::Arc::clone(&host.server.lcores.first().mailbox);
+    mailbox.take(&mut mails);
+    mails.clear();
+    host.server.say_farewell(monotonic());
+    mailbox.take(&mut mails);
+    let detached = mails
+        .iter()
+        .filter(|mail| matches!(mail, Mail::Detach { owner } if *owner == OWNER));
+    let detached = detached.count() == 1;
+    let gone = mails.iter().filter_map(|mail| match mail {
+        Mail::ProcessGone { cell, .. } => Some(*cell),
+        _ => None,
+    });
+    (gone.collect(), detached)
+}
+
+#[test]
+fn what_the_children_of_a_program_hold_ends_with_its_host_inside() {
+    let mut host = Host::new();
+    let (_, silent, _theirs) = host.announced(heir::CHILD);
+    let (place, child, theirs) = host.announced(heir::CHILD);
+    say(&theirs, &Message::new(Kind::Child, child, 7), None);
+    host.server.talk(place, 16);
+    let (place, spawned, others) = host.announced(heir::SPAWNED);
+    say(&others, &resume(8), None);
+    host.server.talk(place, 16);
+    assert_eq!(farewell(&mut host), (vec![0, silent, child, spawned], true));
+}
+
+#[test]
+fn who_joined_by_a_message_keeps_what_it_holds_when_the_host_inside_another_ends() {
+    let mut host = Host::new();
+    let (place, _, theirs) = host.announced(heir::PASSED);
+    say(&theirs, &resume(7), None);
+    host.server.talk(place, 16);
+    // What it forks has joined as well.
+    let own = core::mem::replace(&mut host.socket, theirs);
+    let (_childs_cell, _childs) = host.announce(heir::CHILD);
+    host.server.talk(place, 1);
+    let (_, child, _theirs) = {
+        host.socket = own;
+        host.announced(heir::CHILD)
+    };
+    assert_eq!(farewell(&mut host), (vec![0, child], false));
+}
+
+#[test]
+fn who_joined_and_is_gone_already_keeps_nothing() {
+    let mut host = Host::new();
+    let (place, _, theirs) = host.announced(heir::PASSED);
+    say(&theirs, &resume(std::process::id() + 1), None);
+    host.server.talk(place, 16);
+    drop(theirs);
+    assert_eq!(farewell(&mut host), (vec![0], true));
 }

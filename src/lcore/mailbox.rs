@@ -274,7 +274,7 @@ impl Mailbox {
     }
 
     /// Takes everything out into `into`, which is empty.
-    pub(super) fn take(&self, into: &mut Vec<Mail>) {
+    pub(crate) fn take(&self, into: &mut Vec<Mail>) {
         if self.full.swap(false, Ordering::Acquire) {
             mem::swap(
                 &mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner),
