@@ -364,6 +364,10 @@ impl Link {
                 "fork: the child gets no share of the accelerated sockets: the host has refused it"
             );
         }
+        // Another thread may have found out meanwhile that it is refused: what lies in the memory is not ours to change.
+        if self.is_disowned() {
+            return;
+        }
         self.mark_dead();
         let pid = self
             .control
