@@ -13,6 +13,7 @@ use rustix::time::Timespec;
 
 use super::descriptor;
 use crate::errno::{Errno, Result};
+use crate::time::monotonic;
 
 fn checked(result: libc::c_long) -> Result<i32> {
     if result < 0 {
@@ -87,10 +88,17 @@ pub fn ends_within(process: u32, time: Duration) -> bool {
         return !process_lives(process);
     };
     let number = descriptor::raw(pidfd);
-    let time = Timespec::try_from(time).ok();
+    let end = monotonic() + time;
     let ended = descriptor::lend(number).is_ok_and(|pidfd| {
         let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
-        poll(&mut fds, time.as_ref()) == Ok(1)
+        loop {
+            let left = Timespec::try_from(end.since(monotonic())).ok();
+            match poll(&mut fds, left.as_ref()) {
+                // A signal handler ran: that says nothing of the process.
+                Err(Errno::INTR) => {}
+                count => return count == Ok(1),
+            }
+        }
     });
     descriptor::shut(number);
     ended
