@@ -25,13 +25,14 @@ impl Work<'_> {
         };
         let generation = cell.host.generation.load(Ordering::Relaxed);
         let (of, _) = AnswerCell::told_of(answer.told.load(Ordering::Relaxed));
-        if let Role::Flow(flow) = role {
-            self.describe(flow, cell, answer);
-        } else if of != generation {
-            // They tell of who had the index before.
+        if of != generation {
+            // They tell of who had the index before, and a flow that is gone leaves them as they are.
             for word in answer.numbers() {
                 word.store(0, Ordering::Relaxed);
             }
+        }
+        if let Role::Flow(flow) = role {
+            self.describe(flow, cell, answer);
         }
         // Release: the numbers are there before the answer.
         answer
