@@ -70,8 +70,11 @@ pub fn in_slices(
     timeout: Option<Duration>,
     mut wait: impl FnMut(Option<Duration>) -> Result<usize>,
 ) -> Result<usize> {
-    let is_dead = || attach::link().is_some_and(Link::is_dead);
-    if !listeners() && !is_dead() {
+    let lost = listeners();
+    // The host that the wait begins with: another thread may have found the next one when it ends.
+    let link = attach::link();
+    let is_dead = || link.is_some_and(Link::is_dead);
+    if !lost && !is_dead() {
         let count = wait(timeout)?;
         // Nothing, before the end: the host is gone, and the time that was waited is given to the program once more.
         if count > 0 || timeout == Some(Duration::ZERO) || (timeout.is_some() && !is_dead()) {

@@ -18,6 +18,7 @@ use crate::errno::{Errno, Result};
 use crate::fd::{revive, table};
 use crate::ffi::real;
 use crate::ffi::wait::SignalMask;
+use crate::iomux::scratch::Scratch;
 use crate::iomux::{self, Sets};
 use crate::time::monotonic;
 
@@ -76,27 +77,21 @@ fn select_sets(
     mask: Option<SignalMask>,
 ) -> Result<usize> {
     // What was asked, for another look after one that found nothing.
-    let mut kept = [[0; SETS_KEPT]; 3];
+    let length = count.div_ceil(64).max(1) as usize;
+    let mut kept = Scratch::filled(3 * length, 0)?;
+    let kept = kept.as_mut_slice();
     let words = [&mut sets.read, &mut sets.write, &mut sets.except];
-    let is_kept = count as usize <= SETS_KEPT * 64;
-    if is_kept {
-        for (copy, set) in kept.iter_mut().zip(words) {
-            copy.iter_mut()
-                .zip(set.iter().flat_map(|set| set.iter()))
-                .for_each(|(copy, word)| *copy = *word);
-        }
-    }
-    if !is_kept {
-        let link = attach::link().ok_or(Errno::INTR)?;
-        let target = |fd| asked(link, fd);
-        return iomux::select(link, count, sets, &target, timeout, mask);
+    for (copy, set) in kept.chunks_exact_mut(length).zip(words) {
+        copy.iter_mut()
+            .zip(set.iter().flat_map(|set| set.iter()))
+            .for_each(|(copy, word)| *copy = *word);
     }
     let mut is_first = true;
     revive::in_slices(timeout, |slice| {
         let link = attach::link().ok_or(Errno::INTR)?;
         if !core::mem::replace(&mut is_first, false) {
             let words = [&mut sets.read, &mut sets.write, &mut sets.except];
-            for (copy, set) in kept.iter().zip(words) {
+            for (copy, set) in kept.chunks_exact(length).zip(words) {
                 set.iter_mut()
                     .flat_map(|set| set.iter_mut())
                     .zip(copy)
@@ -107,9 +102,6 @@ fn select_sets(
         iomux::select(link, count, sets, &target, slice, mask)
     })
 }
-
-/// Words of a set of select(2) that are kept: FD_SETSIZE numbers. A longer set is asked about once.
-const SETS_KEPT: usize = libc::FD_SETSIZE / 64;
 
 /// select(2). The time that is left is written back, as Linux does.
 ///
