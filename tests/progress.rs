@@ -150,7 +150,11 @@ fn threads_drive_in_turn_and_the_helper_takes_over() {
     drive.turn();
     drop(drive);
     let before = errands();
-    Drive::new().errand();
+    let turns = seen.turns.load(Ordering::SeqCst);
+    wait_until("a question behind a wait has its turn", || {
+        Drive::new().errand();
+        seen.turns.load(Ordering::SeqCst) > turns
+    });
     assert_eq!(errands(), before);
 
     // A thread of the program takes the token, wakes the loop, and has its signals blocked meanwhile.
