@@ -144,7 +144,8 @@ fn an_error_of_the_driver_or_a_broken_word_ends_it_at_once() {
             assert!(reset, "{faults}");
             gpu.stage().put_down(flow(index), way);
         }
-        assert_eq!(gpu.count("payload_gpu_on"), 0, "{faults} {mode:?}");
+        // A call may fail behind the batch that led to it.
+        gpu.wait_until(|stage| count(stage, "payload_gpu_on") == 0);
     }
 }
 
