@@ -132,6 +132,8 @@ fn bulk_passes_in_order_through_loss_and_full_rings() {
         if on_full != Instead::Drop {
             assert_eq!(count(&mut lab, "payload_segments_unheld"), 0);
         }
+        // What has to wait is not made yet.
+        assert_eq!(count(&mut lab, "tx_dropped_no_buffer"), 0, "{on_full:?}");
         until_counted(&mut lab, "payload_frames_held", 0);
         assert_eq!(count(&mut lab, "payload_gpu_buffers_out"), 0);
     }
