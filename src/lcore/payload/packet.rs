@@ -119,7 +119,7 @@ impl JudgedTx {
 
     /// As `commit`, where a GPU judges.
     fn offer(&mut self, len: usize, meta: TxMeta) {
-        let can_be_kept = self.inner.keeps() > 0;
+        let can_be_kept = self.inner.can_keep();
         let Some(frame) = self.inner.alloc(len) else {
             return;
         };
