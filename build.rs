@@ -6,6 +6,8 @@ use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    // What scripts/rustc.sh hands to the compiler, of which cargo knows nothing.
+    println!("cargo::rerun-if-changed=benches/profile/knet.profdata");
     let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
     let root = env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
     let stamp = match commit(Path::new(&root)) {

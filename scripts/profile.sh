@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes benches/profile anew: where the packet path spends its time, for the compiler (docs/performance.md, "The profile").
 #
-#   scripts/profile.sh [ROUNDS]     root, some minutes; 1 round by default
+#   scripts/profile.sh [ROUNDS]     root, some ten minutes; 1 round by default
 #
 # Builds with counters into target/profile, runs the benchmarks with that build, and keeps what was counted.
 set -euo pipefail
@@ -30,8 +30,10 @@ fi
 
 # A place that every program may write to, whatever user it becomes.
 counted=$(mktemp -d)
-trap 'rm -rf "$counted"' EXIT
+trap 'rm -rf "$counted" target/profile' EXIT
 chmod 1777 "$counted"
+# Where a build writes is part of it, and nothing that cargo looks at: a build of before would write where nobody reads.
+rm -rf target/profile
 KNET_PROFILE=$counted CARGO_TARGET_DIR=target/profile cargo build --release --workspace --quiet
 
 train() {

@@ -5,6 +5,7 @@ use super::object::{Record, Role};
 use crate::channel::cell::{ObjectCell, flag, kind};
 use crate::channel::map::Control;
 use crate::channel::sync::Ordering;
+use crate::errno::Errno;
 use crate::id::FlowId;
 use crate::stack::{Close, Facts, FlowState};
 
@@ -133,8 +134,30 @@ impl Work<'_> {
                 record.queued = None;
                 self.shared.counters.flows_reset_linger_over.raise();
                 self.shared.stack.close(self.now, flow, Close::Abort);
+                if self.is_held(object) {
+                    self.tell_reset(object);
+                }
             }
         }
+    }
+
+    /// A program that has the flow still must not take its end for that of the peer's stream, or for a connection that is up.
+    fn tell_reset(&mut self, object: u32) {
+        let (Some(cell), Some(record)) = (self.cell(object), self.records.at_mut(object)) else {
+            return;
+        };
+        if record.error_told {
+            return;
+        }
+        record.error_told = true;
+        record.flags |= flag::OVER | flag::TX_BROKEN;
+        let error = Errno::CONNRESET.raw_os_error().unsigned_abs();
+        cell.host.error.store(error, Ordering::Release);
+        cell.host.flags.store(record.flags, Ordering::Release);
+        if core::mem::take(&mut record.connecting) {
+            cell.host.kind.store(kind::FAILED, Ordering::Release);
+        }
+        self.alert(object);
     }
 
     /// Frees an index that neither the stack nor a process uses.

@@ -189,6 +189,28 @@ fn a_family_is_given_up_but_for_what_the_peer_has_whole() {
 }
 
 #[test]
+fn who_has_a_flow_that_is_given_up_is_told_of_a_reset() {
+    let mut lab = Lab::new();
+    let listener = lab.listen(16);
+    let (_out, into) = lab.connect(listener);
+    let begun = lab.server.program.claim();
+    let nobody = core::net::SocketAddrV4::new(lab::NOBODY, 9);
+    lab.server.program.connect(begun, nobody);
+    lab.until(1, |lab| lab.server.program.answer(begun) == Some(0));
+    assert_eq!(lab.server.program.kind(begun), kind::CONNECTING);
+    lab.server.mailbox.post(Mail::GiveUp { owner: OWNER });
+    lab.turns(20);
+    for object in [into, begun] {
+        let host = &lab.server.program.cell(object).host;
+        let error = host.error.load(Ordering::Relaxed);
+        assert_eq!(error, number(Errno::CONNRESET));
+        let ends = event::ERR | event::HUP;
+        assert_eq!(lab.server.program.bits(object) & ends, ends);
+    }
+    assert_eq!(lab.server.program.kind(begun), kind::FAILED);
+}
+
+#[test]
 fn an_abandoned_family_ends_at_once() {
     let (mut lab, out, _into) = Lab::connected();
     lab.server.mailbox.post(Mail::Detach { owner: OWNER });
