@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stddef.h>
 
 #include <rte_ethdev.h>
@@ -24,9 +25,13 @@ static struct {
 	int (*device_of)(uint16_t port);
 	int (*features_of)(int device, uint64_t *features);
 	uint16_t port;
+	uint32_t changes; /* times that a peer came or went */
 	uint32_t agreed;  /* the peer takes super-frames */
 	uint32_t sending; /* queues that send some because of it */
 } peer;
+
+/* Held from the question to the answer, so that no peer goes or comes in between. */
+static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
 
 /* Nobody sends a super-frame once this is back. */
 static void withdraw(void)
@@ -36,18 +41,27 @@ static void withdraw(void)
 		rte_pause();
 }
 
-void knet_peer_ask(void)
+/* With the lock. An answer about a peer of before counts for none: the callback that waits for the lock asks anew. */
+static void ask(void)
 {
+	const uint32_t before = __atomic_load_n(&peer.changes, __ATOMIC_SEQ_CST);
 	uint64_t features = 0;
-	int device;
+	const int device = peer.device_of(peer.port);
+	const bool takes = device >= 0 && peer.features_of(device, &features) == 0 && (features & NEEDED) == NEEDED;
 
-	if (peer.device_of == NULL)
-		return;
-	device = peer.device_of(peer.port);
-	if (device >= 0 && peer.features_of(device, &features) == 0 && (features & NEEDED) == NEEDED)
+	if (takes && __atomic_load_n(&peer.changes, __ATOMIC_SEQ_CST) == before)
 		__atomic_store_n(&peer.agreed, 1, __ATOMIC_SEQ_CST);
 	else
 		withdraw();
+}
+
+void knet_peer_ask(void)
+{
+	if (peer.device_of == NULL)
+		return;
+	pthread_mutex_lock(&asking);
+	ask();
+	pthread_mutex_unlock(&asking);
 }
 
 /* A peer came or went. The driver lets frames through to a new one before it tells; it told before that the old one went. */
@@ -57,8 +71,11 @@ static int on_link(uint16_t port, enum rte_eth_event_type event, void *unused, v
 	(void)event;
 	(void)unused;
 	(void)result;
+	__atomic_add_fetch(&peer.changes, 1, __ATOMIC_SEQ_CST);
+	pthread_mutex_lock(&asking);
 	withdraw();
-	knet_peer_ask();
+	ask();
+	pthread_mutex_unlock(&asking);
 	return 0;
 }
 

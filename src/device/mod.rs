@@ -188,6 +188,11 @@ pub trait TxQueue: Any + Send {
         0
     }
 
+    /// Whether the buffer lent last may be kept now: large ones are fewer.
+    fn can_keep(&self) -> bool {
+        self.keeps() > 0
+    }
+
     /// Keeps the first `len` bytes of the buffer lent last under `ticket`, where they lie, instead of appending them to the
     /// burst. False when that cannot be done; then the buffer is as it was.
     fn keep(&mut self, _len: usize, _meta: TxMeta, _ticket: u32) -> bool {

@@ -31,6 +31,7 @@ use super::plugin_abi::{
 use super::{BURST_MAX, Capabilities, Device, DeviceError, PortStats, QueuePair};
 use crate::errno::Errno;
 use crate::ffi::cuda::Lasting;
+use eal::Shares;
 use queue::{Receive, Transmit};
 
 pub use eal::{PluginConfig, PortSelector, eal_args, hugepages_suffice, vdev_for_netdev};
@@ -146,8 +147,7 @@ pub struct PluginDevice {
     taken: Vec<bool>,
     receives_merged: bool,
     mbuf_room: usize,
-    /// Frames that each half of a queue may keep.
-    keeps: usize,
+    shares: Shares,
 }
 
 impl PluginDevice {
@@ -212,6 +212,12 @@ impl PluginDevice {
             let reason = until_nul(&text.bytes);
             return Err(error(format!("device {}: {reason}", config.port)));
         }
+        if config.wants_to_ask_peer() && facts.offloads & OFFLOAD_TSO == 0 {
+            crate::warn!(
+                "device=dpdk event=peer_cannot_be_asked reason=\"this DPDK does not tell what a vhost port's peer agreed to\" \
+                 now=\"no super-frames are sent\""
+            );
+        }
         Ok(Self {
             port: Arc::new(Port {
                 table: plugin.table,
@@ -220,7 +226,7 @@ impl PluginDevice {
             taken: vec![false; facts.queues as usize],
             receives_merged: facts.offloads & OFFLOAD_LRO != 0,
             mbuf_room: config.mbuf_room(),
-            keeps: config.mbufs() as usize / KEPT_SHARE / config.queues.max(1),
+            shares: config.shares(facts.offloads & OFFLOAD_LRO != 0),
         })
     }
 
@@ -230,10 +236,6 @@ impl PluginDevice {
         self.receives_merged
     }
 }
-
-/// Of the buffers of a port an eighth may be kept by all receiving halves, and as many by all transmitting ones: the rings of the
-/// port must not run dry for what waits elsewhere.
-const KEPT_SHARE: usize = 8;
 
 fn until_nul(bytes: &[u8]) -> String {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or(bytes);
@@ -278,8 +280,8 @@ impl Device for PluginDevice {
             return Err(Errno::INVAL);
         }
         *taken = true;
-        let receive = Receive::new(Arc::clone(&self.port), pointer, self.keeps);
-        let transmit = Transmit::new(Arc::clone(&self.port), pointer, self.mbuf_room, self.keeps);
+        let receive = Receive::new(Arc::clone(&self.port), pointer, self.shares.received);
+        let transmit = Transmit::new(Arc::clone(&self.port), pointer, self.mbuf_room, self.shares);
         Ok((Box::new(receive), Box::new(transmit)))
     }
 

@@ -35,7 +35,8 @@ counters! {
         payload_flows_reset_gpu,
         /// Segments dropped because they could not be judged, as `on_full` or `on_timeout` says.
         payload_segments_dropped_gpu,
-        /// Segments that the CPU judged although a GPU was there: their frames cannot be kept, or they are too long for it.
+        /// Segments that the CPU judged although a GPU was there: their frames cannot be kept,
+        /// as many as may be are held, or they are too long for it.
         payload_segments_grounded,
         /// Segments dropped because there was no place to hold them behind those ahead of them.
         payload_segments_unheld,

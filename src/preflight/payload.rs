@@ -47,6 +47,9 @@ fn payload_memory(config: &Config) -> &'static str {
         PortChoice::Vdev(Vdev::KnetUnix(_) | Vdev::KnetPair(_)) => {
             "; payload_memory=staged: attach packet works on copies, this port's frames cannot be registered"
         }
+        _ if config.lcores() > 1 => {
+            "; payload_memory=host where the port has a queue for each lcore, else staged: an lcore that shares a queue works on copies"
+        }
         PortChoice::Vdev(Vdev::Eal(_)) | PortChoice::Bdf(_) | PortChoice::Netdev(_) => {
             "; payload_memory=host: attach packet reads the port's frames where they lie"
         }

@@ -539,17 +539,24 @@ fn a_payload_stage_that_cannot_be_loaded_is_an_error() {
         payload: Some(Ok(Placement::Gpu("a GPU mode=launch".to_owned()))),
         ..machine()
     };
-    for (attach, port, memory) in [
-        ("stream", BDF, ""),
-        ("packet", BDF, "; payload_memory=host: "),
+    for (attach, port, cores, memory) in [
+        ("stream", BDF, "2", ""),
+        ("packet", BDF, "2", "; payload_memory=host: "),
+        (
+            "packet",
+            BDF,
+            "2,3",
+            "; payload_memory=host where the port has a queue for each lcore, else staged: ",
+        ),
         (
             "packet",
             r#""vdevs": ["knet_unix,path=/tmp/x"]"#,
+            "2",
             "; payload_memory=staged: ",
         ),
     ] {
         let text = format!(
-            r#"{{"interface": {{{port}, "ip": "192.168.1.58"}},
+            r#"{{"interface": {{{port}, "ip": "192.168.1.58"}}, "dpdk": {{"core_list_global": "{cores}"}},
             "gpu": {{"enabled": true, "mode": "launch", "pipeline": [{{"kernel": "stats", "attach": "{attach}"}}]}}}}"#
         );
         let config = config::load_bytes("test", text.as_bytes()).unwrap();

@@ -154,6 +154,24 @@ impl PluginConfig {
         }
     }
 
+    /// What each half of a queue may keep, by the pool that its frames lie in; `merged`: super-frames may come as chains, which are
+    /// joined in the large buffers to send from.
+    pub(super) fn shares(&self, merged: bool) -> Shares {
+        let share = |frames: usize, part: usize| frames / part / self.queues.max(1);
+        let usual = share(self.mbufs() as usize, KEPT_SHARE);
+        let large = share(self.large_mbufs(), LARGE_KEPT_SHARE);
+        let received = match self.rx_large_mbufs() {
+            0 if merged => usual.min(large),
+            0 => usual,
+            frames => share(frames, KEPT_SHARE),
+        };
+        Shares {
+            received,
+            sent: usual,
+            sent_large: large,
+        }
+    }
+
     /// Receive descriptors a queue.
     pub(super) fn rx_entries(&self) -> u32 {
         if self.lays_out_large() {
@@ -170,6 +188,11 @@ impl PluginConfig {
         } else {
             LARGE_ROOM
         }
+    }
+
+    /// Super-frames are wanted of a port whose peer is to be asked whether it takes any.
+    pub(super) fn wants_to_ask_peer(&self) -> bool {
+        self.is_vdev("net_vhost") && self.want_tso && self.want_checksum
     }
 
     /// The driver fills its ring with large buffers beforehand.
@@ -263,6 +286,22 @@ const RX_LARGE_MBUFS: usize = 160;
 const XDP_FILL_MBUFS: u32 = 2048;
 /// Buffers for super-frames, a queue.
 const LARGE_MBUFS: usize = 128;
+
+/// Of the buffers that received frames come from an eighth may be kept, and as many of those that usual frames are sent from: the
+/// rings of the port must not run dry for what waits elsewhere.
+const KEPT_SHARE: usize = 8;
+
+/// Of the large buffers to send from a quarter may be kept by each half: no ring is filled from them.
+const LARGE_KEPT_SHARE: usize = 4;
+
+/// Frames that the halves of a queue may keep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Shares {
+    pub(super) received: usize,
+    pub(super) sent: usize,
+    /// Of those sent, in large buffers.
+    pub(super) sent_large: usize,
+}
 /// What EAL and a driver need apart from the buffers.
 const EAL_MB: usize = 8;
 const MEGABYTE: usize = 1 << 20;
@@ -582,6 +621,25 @@ mod tests {
         let card = PortSelector::Bdf("0000:04:00.0".to_owned());
         let card = PluginConfig::new(card, "knet-1".to_owned());
         assert_eq!(card.super_bytes(), LARGE_ROOM);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_the_pool_of_the_frames_can_spare() {
+        let shares = |port: &str, tso: bool, lro: bool| {
+            let mut config = vdev(port);
+            (config.want_tso, config.want_lro, config.queues) = (tso, lro, 2);
+            let shares = config.shares(lro);
+            (shares.received, shares.sent, shares.sent_large)
+        };
+        let usual = vdev("net_vhost0").pool_mbufs as usize / KEPT_SHARE / 2;
+        let card = "net_af_packet0,iface=v0";
+        assert_eq!(shares(card, false, false), (usual, usual, 0));
+        let large = LARGE_MBUFS / LARGE_KEPT_SHARE;
+        assert_eq!(shares(card, true, false), (usual, usual, large));
+        assert_eq!(shares(card, true, true), (large, usual, large));
+        let peer = RX_LARGE_MBUFS / KEPT_SHARE;
+        let vhost = "net_vhost0,iface=/s";
+        assert_eq!(shares(vhost, true, false), (peer, usual, large));
     }
 
     #[test]

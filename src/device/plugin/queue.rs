@@ -11,6 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::Port;
+use super::eal::Shares;
 use crate::device::plugin_abi::{
     Queue, RX_CHECKSUM_BAD, RX_CHECKSUM_GOOD, RX_CHECKSUM_PARTIAL, SLOTS_MAX, Slot, TX_CHECKSUM,
     Table,
@@ -334,6 +335,10 @@ pub(super) struct Transmit {
     /// ones from the few large buffers, one by one.
     mbuf_room: usize,
     kept: Kept,
+    /// By ticket, whether the kept frame lies in a large buffer; how many do, and may.
+    is_large: Vec<bool>,
+    large: usize,
+    large_most: usize,
 }
 
 // SAFETY: as for the receive half; the slots are this half's alone.
@@ -341,7 +346,12 @@ unsafe impl Send for Transmit {}
 
 impl Transmit {
     /// The half of a queue that nobody else has, with usual buffers of `mbuf_room` bytes.
-    pub(super) fn new(port: Arc<Port>, queue: *mut Queue, mbuf_room: usize, keeps: usize) -> Self {
+    pub(super) fn new(
+        port: Arc<Port>,
+        queue: *mut Queue,
+        mbuf_room: usize,
+        shares: Shares,
+    ) -> Self {
         Self {
             port,
             queue,
@@ -350,7 +360,10 @@ impl Transmit {
             allocated: 0,
             room: 0,
             mbuf_room,
-            kept: Kept::new(keeps),
+            kept: Kept::new(shares.sent),
+            is_large: vec![false; shares.sent],
+            large: 0,
+            large_most: shares.sent_large,
         }
     }
 
@@ -387,6 +400,14 @@ impl Transmit {
             self.slots.swap(self.committed, self.committed + at);
         }
         found.is_some()
+    }
+
+    /// The buffer of a kept frame is not kept any more.
+    fn unkept(&mut self, ticket: u32) {
+        let place = self.is_large.get_mut(ticket as usize);
+        if place.is_some_and(core::mem::take) {
+            self.large = self.large.saturating_sub(1);
+        }
     }
 
     fn empty(&self) -> &[Slot] {
@@ -489,16 +510,27 @@ impl TxQueue for Transmit {
         self.kept.0.len()
     }
 
+    fn can_keep(&self) -> bool {
+        let is_large = |slot: &Slot| slot.len as usize > self.mbuf_room;
+        self.keeps() > 0
+            && (self.large < self.large_most || !self.empty().first().is_some_and(is_large))
+    }
+
     fn keep(&mut self, len: usize, meta: TxMeta, ticket: u32) -> bool {
         let (at, len) = (self.committed, len.min(self.room));
         let Some(mut slot) = self.empty().first().copied() else {
             return false;
         };
+        let is_large = slot.len as usize > self.mbuf_room;
         slot.len = u32::try_from(len).unwrap_or(0);
         slot.flags = tx_flags(meta);
         slot.segment_bytes = meta.segment_bytes;
         if len == 0 || !self.kept.put(ticket, slot) {
             return false;
+        }
+        if let Some(place) = self.is_large.get_mut(ticket as usize) {
+            *place = is_large;
+            self.large += usize::from(is_large);
         }
         // The last empty one fills the gap.
         self.allocated -= 1;
@@ -526,6 +558,7 @@ impl TxQueue for Transmit {
         let Some(slot) = self.kept.take(ticket) else {
             return false;
         };
+        self.unkept(ticket);
         if let Some(place) = self.slots.get_mut(self.allocated) {
             *place = slot;
         }
@@ -537,6 +570,7 @@ impl TxQueue for Transmit {
     }
 
     fn free_kept(&mut self, ticket: u32) {
+        self.unkept(ticket);
         self.kept.free(ticket, self.port.table, self.queue);
     }
 }

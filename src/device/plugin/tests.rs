@@ -617,3 +617,38 @@ fn a_kept_super_frame_that_the_port_cuts_no_more_is_dropped() {
     drop(transmit);
     assert_eq!(with(|fake| fake.out), 0);
 }
+
+#[test]
+fn few_super_frames_are_kept_and_usual_ones_all_the_same() {
+    let _turn = turn();
+    let mut device = device(100);
+    with(|fake| fake.has_large = true);
+    device.shares.sent_large = 2;
+    let (_receive, mut transmit) = device.queue_pair(0).unwrap();
+    for ticket in 0..2 {
+        transmit.alloc(30_000).unwrap();
+        assert!(transmit.can_keep());
+        assert!(transmit.keep(30_000, TxMeta::default(), ticket));
+    }
+    transmit.alloc(30_000).unwrap();
+    assert!(!transmit.can_keep());
+    transmit.alloc(100).unwrap();
+    assert!(transmit.can_keep());
+    assert!(transmit.keep(100, TxMeta::default(), 2));
+    for ticket in 0..2 {
+        transmit.alloc(30_000).unwrap();
+        assert!(!transmit.can_keep() || ticket == 1);
+        if ticket == 0 {
+            transmit.free_kept(0);
+        } else {
+            assert!(transmit.commit_kept(1));
+        }
+        transmit.alloc(30_000).unwrap();
+        assert!(transmit.can_keep());
+    }
+    transmit.free_kept(2);
+    with(|fake| fake.takes = vec![32]);
+    assert_eq!(transmit.flush(Instant::ZERO), 1);
+    drop(transmit);
+    assert_eq!(with(|fake| fake.out), 0);
+}

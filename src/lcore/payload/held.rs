@@ -129,6 +129,13 @@ impl Lcore {
         usize::from(sent.is_some_and(|sent| lock(sent).stage.is_busy()))
     }
 
+    /// Whether a segment is held, received or to be sent.
+    #[cfg(test)]
+    pub(in super::super) fn holds_packets(&self) -> bool {
+        let received = self.packet_rx.as_ref();
+        received.is_some_and(PacketStage::is_busy) || self.packets_out() > 0
+    }
+
     /// When the stages of segments want to be looked after although nothing happens.
     pub(in super::super) fn packets_due(&self, now: Instant) -> Option<Instant> {
         let received = self

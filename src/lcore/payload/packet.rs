@@ -119,7 +119,7 @@ impl JudgedTx {
 
     /// As `commit`, where a GPU judges.
     fn offer(&mut self, len: usize, meta: TxMeta) {
-        let can_be_kept = self.inner.keeps() > 0;
+        let can_be_kept = self.inner.can_keep();
         let Some(frame) = self.inner.alloc(len) else {
             return;
         };
@@ -241,7 +241,12 @@ impl TxQueue for JudgedTx {
     }
 
     fn room(&self) -> usize {
-        self.inner.room()
+        let room = self.inner.room();
+        if self.flies {
+            // What `alloc` would refuse must not be made: TCP would take it for sent.
+            return room.min(lock(&self.sent).stage.places());
+        }
+        room
     }
 }
 

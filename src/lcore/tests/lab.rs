@@ -205,6 +205,26 @@ impl Lab {
         }
     }
 
+    /// As [`Lab::until_real`], but virtual time stands still while segments are held: however slow the GPU's threads are, no more
+    /// comes meanwhile than is under way.
+    #[track_caller]
+    pub(super) fn until_real_in_step(&mut self, mut done: impl FnMut(&Self) -> bool) {
+        let began = crate::time::monotonic();
+        while !done(self) {
+            let waited = crate::time::monotonic().since(began);
+            assert!(waited < Duration::from_secs(60), "nothing came of it");
+            self.turn();
+            while self.server.lcore.holds_packets() {
+                let waited = crate::time::monotonic().since(began);
+                assert!(waited < Duration::from_secs(60), "it is held for ever");
+                let now = self.now;
+                self.turn();
+                self.now = now;
+                std::thread::yield_now();
+            }
+        }
+    }
+
     pub(super) fn turns(&mut self, count: usize) {
         for _ in 0..count {
             self.turn();

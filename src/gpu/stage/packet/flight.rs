@@ -95,9 +95,16 @@ impl PacketStage {
     /// Whether nothing is to be taken now, because `more` segments might find no place and none is to be lost.
     #[must_use]
     pub fn is_full(&self, more: usize) -> bool {
-        self.hold.as_ref().is_some_and(|hold| {
-            hold.air.on_full == Instead::Wait && hold.is_busy() && !hold.has_place(more)
-        })
+        self.places() < more
+    }
+
+    /// How many segments may come before nothing is to be taken.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        match &self.hold {
+            Some(hold) if hold.air.on_full == Instead::Wait && hold.is_busy() => hold.places(),
+            _ => usize::MAX,
+        }
     }
 
     /// A segment of a flow has come, in the order of the wire.
@@ -131,7 +138,11 @@ impl PacketStage {
             begin: segment.payload.start,
             bytes,
             at: 0,
-            phase: Phase::Landed(Verdict::Pass),
+            phase: if is_for_us {
+                Phase::Nothing
+            } else {
+                Phase::Landed(Verdict::Pass)
+            },
             buffer: None,
             is_judged: is_for_us,
             on_cpu: false,
@@ -195,6 +206,7 @@ impl PacketStage {
         if let Some(place) = hold.entry(ticket) {
             *place = entry;
         }
+        hold.give_copy_back(ticket);
     }
 
     fn pass_rules(
@@ -322,6 +334,8 @@ impl PacketStage {
                 }
                 if verdict == Verdict::Pass {
                     self.go_on(hold, now, ticket, frames.frame(ticket));
+                } else {
+                    hold.give_copy_back(ticket);
                 }
             }
             Event::Failed(_) | Event::Late(_) => {
@@ -451,7 +465,9 @@ fn offer(
     payload: &[u8],
 ) -> Offered {
     let has_room = hold.air.well(entry.at).is_some_and(Offload::has_room);
-    if !has_room || !hold.may_fly() {
+    // A new one does not take the place of one that waits for it.
+    let is_new = entry.phase == Phase::Nothing;
+    if !has_room || !hold.may_fly() || (is_new && !hold.stalled.is_empty()) {
         return Offered::Full;
     }
     let (device, sent) = (hold.device(payload), direction == Direction::Tx);

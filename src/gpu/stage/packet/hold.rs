@@ -15,7 +15,7 @@ use crate::gpu::offload::Event;
 /// How far a held segment is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// The ticket is free.
+    /// The ticket is free, or the segment was not offered to any rule yet.
     Nothing,
     /// With the GPU.
     Flying,
@@ -108,6 +108,11 @@ impl Hold {
         self.count() + more <= self.limit
     }
 
+    /// How many more would find a place.
+    pub(super) fn places(&self) -> usize {
+        self.limit.saturating_sub(self.count())
+    }
+
     /// Whether one more may be given to the GPU: half of the places are for those that come behind.
     pub(super) fn may_fly(&self) -> bool {
         self.flying < self.limit.div_ceil(2)
@@ -150,6 +155,20 @@ impl Hold {
             return;
         };
         entry.phase = Phase::Nothing;
+        if let Some(buffer) = entry.buffer.take() {
+            self.air.pool.give_back(buffer);
+        }
+    }
+
+    /// Gives back the copy of a segment that was judged, unless a late kernel may look at it: those that wait for a place need
+    /// it, perhaps the very one that this segment waits for.
+    pub(super) fn give_copy_back(&mut self, ticket: u32) {
+        let Some(entry) = self.entry(ticket) else {
+            return;
+        };
+        if entry.is_late || !matches!(entry.phase, Phase::Landed(_)) {
+            return;
+        }
         if let Some(buffer) = entry.buffer.take() {
             self.air.pool.give_back(buffer);
         }
@@ -254,6 +273,7 @@ impl Hold {
         if phase == Phase::Gone {
             self.let_go(ticket);
         }
+        self.give_copy_back(ticket);
         phase == Phase::Flying
     }
 

@@ -594,6 +594,67 @@ fn memory_that_cannot_be_registered_is_copied() {
 }
 
 #[test]
+fn a_copy_that_was_judged_does_not_keep_its_buffer_from_those_that_wait() {
+    let mut wire = start(
+        "",
+        Mode::Launch,
+        forbidding("one-buffer", OnMatch::Reset),
+        false,
+        |gpu| {
+            gpu.on_full = Instead::Wait;
+            gpu.batches.max_packets = 1;
+            gpu.batches.slots = 1;
+        },
+    );
+    wire.come(1, b"first");
+    wire.come(1, b"second");
+    wire.until(|wire| !wire.out.is_empty());
+    // It is behind the one that waits, also for the buffer.
+    wire.come(1, b"third");
+    wire.come(2, b"another's");
+    wire.until_empty();
+    let of_first: Vec<_> = wire
+        .went()
+        .into_iter()
+        .filter(|(port, _)| *port == 1)
+        .collect();
+    assert_eq!(of_first, [(1, "first"), (1, "second"), (1, "third")]);
+    assert_eq!(wire.count("payload_chunks_offloaded"), 4);
+    assert_eq!(wire.count("payload_gpu_buffers_out"), 0);
+}
+
+#[test]
+fn those_that_wait_are_offered_before_new_ones() {
+    let mut wire = start(
+        "hang=1@1",
+        Mode::Launch,
+        forbidding("before-new", OnMatch::Reset),
+        true,
+        |gpu| {
+            gpu.on_full = Instead::Wait;
+        },
+    );
+    wire.stage.hold_at_most(4);
+    // Half of the places may fly.
+    wire.come(1, b"flies");
+    wire.come(2, b"flies");
+    wire.step();
+    wire.come(3, b"waits");
+    assert_eq!(wire.stage.places(), 1);
+    // There would be a place for it in a ring.
+    wire.stage.hold_at_most(32);
+    let Meeting::Keep(ticket) = wire.come(4, b"new") else {
+        panic!("it is to be held");
+    };
+    let hold = wire.stage.hold.as_mut().unwrap();
+    assert_eq!(hold.entry(ticket).unwrap().phase, Phase::Stalled);
+    wire.stand_in.go();
+    wire.until_empty();
+    assert_eq!(wire.out.len(), 4);
+    assert_eq!(wire.stage.places(), usize::MAX);
+}
+
+#[test]
 fn what_cannot_be_held_or_is_too_long_is_the_cpus() {
     let rules = forbidding("long", OnMatch::Reset);
     let mut wire = start("", Mode::Launch, rules, true, |_| {});
