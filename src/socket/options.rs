@@ -133,6 +133,13 @@ pub fn low_water(link: &Link, wanted: u32) -> u32 {
     wanted.min(link.control.layout().rx_ring_bytes / 2)
 }
 
+/// Whether the program asked for a mark that no buffer holds.
+#[must_use]
+pub fn is_cut(link: &Link, cell: &ObjectCell) -> bool {
+    let mark = cell.read.rcvlowat.load(Ordering::Relaxed);
+    mark >= low_water(link, u32::MAX) || readiness::low_water(cell) < u64::from(mark)
+}
+
 /// Sets SO_RCVLOWAT to `wanted` and tells who waits when what is there is enough now (tcp_set_rcvlowat, tcp_data_ready).
 pub fn set_low_water(link: &Link, object: Object, cell: &ObjectCell, wanted: u32) {
     cell.read

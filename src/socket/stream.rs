@@ -3,7 +3,7 @@
 use core::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 
-use super::state;
+use super::{options, state};
 use crate::attach::{Link, Object};
 use crate::channel::byte_ring::{self, Range};
 use crate::channel::cell::{ObjectCell, flag, kind, shut};
@@ -190,6 +190,9 @@ fn receive(
                 .saturating_add(peek::offset(cell, flags))
                 .max(mark)
                 .min(u64::from(capacity))
+        } else if options::is_cut(link, cell) {
+            // No buffer holds what the program asked for, and what comes last may be less than a buffer.
+            mark.min(u64::try_from(low - done).unwrap_or(u64::MAX))
         } else {
             mark
         };

@@ -37,7 +37,7 @@ pub mod flag {
     pub const URGENT: u32 = 16;
     /// The program has limited what it may queue to less than the ring holds: SO_SNDBUF, TCP_NOTSENT_LOWAT.
     pub const LIMITED: u32 = 32;
-    /// The headers of its SYN are kept, see [`super::AnswerCell::syn`].
+    /// The headers of its SYN are kept, see `AnswerCell::syn`.
     pub const SYN_SAVED: u32 = 64;
 }
 

@@ -224,6 +224,25 @@ fn the_receive_timeout_is_eagain_and_never_early() {
 }
 
 #[test]
+fn the_last_bytes_come_although_a_mark_is_beyond_the_buffer() {
+    let fake = Fake::new();
+    let object = fake.stream(1);
+    let mark = crate::socket::options::low_water(fake.link, u32::MAX);
+    let cell = fake.cell(object);
+    for (mark, rcvbuf) in [(mark, 0), (4_000, 2_000)] {
+        cell.read.rcvlowat.store(mark, Ordering::Relaxed);
+        cell.option.rcvbuf.store(rcvbuf, Ordering::Relaxed);
+        fake.receive(object, b"a");
+        let got = fake.once_asleep(
+            object,
+            |link| wait_for(link, object, 3, none()),
+            |fake| fake.receive(object, b"bc"),
+        );
+        assert_eq!(got.unwrap(), b"abc");
+    }
+}
+
+#[test]
 fn the_low_water_mark_holds_a_blocking_receive() {
     let fake = Fake::new();
     let object = fake.stream(1);
