@@ -227,7 +227,7 @@ fn the_receive_timeout_is_eagain_and_never_early() {
 fn the_last_bytes_come_although_a_mark_is_beyond_the_buffer() {
     let fake = Fake::new();
     let object = fake.stream(1);
-    let mark = crate::socket::options::low_water(fake.link, u32::MAX);
+    let mark = options::low_water(fake.link, u32::MAX);
     let cell = fake.cell(object);
     for (mark, rcvbuf) in [(mark, 0), (4_000, 2_000)] {
         cell.read.rcvlowat.store(mark, Ordering::Relaxed);
