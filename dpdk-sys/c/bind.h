@@ -1,4 +1,5 @@
 /* What bindgen reads. */
+#include <rte_alarm.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>

@@ -14,6 +14,8 @@
 #![allow(unsafe_code)]
 
 #[cfg(has_dpdk)]
+mod closing;
+#[cfg(has_dpdk)]
 mod eal;
 #[cfg(has_dpdk)]
 mod port;

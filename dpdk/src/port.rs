@@ -9,8 +9,8 @@ use dpdk_sys::abi::{
     QueueStats, RSS_KEY_BYTES, StartArgs, Stats, TRUST_CHECKSUM,
 };
 
-use crate::eal;
 use crate::table::Failure;
+use crate::{closing, eal};
 
 /// A started port.
 pub(crate) struct Port {
@@ -403,10 +403,7 @@ impl Port {
         let _diverted = eal::divert(self.own_process);
         // SAFETY: the port is valid; nothing happens where no peer is watched.
         unsafe { sys::knet_peer_unwatch() };
-        // SAFETY: the port is started.
-        unsafe { sys::rte_eth_dev_stop(self.id) };
-        // SAFETY: the port is stopped.
-        unsafe { sys::rte_eth_dev_close(self.id) };
+        closing::close(self.id);
         for queue in &self.queues {
             // SAFETY: made by `knet_queue_new`, freed once.
             unsafe { sys::knet_queue_free(*queue) };

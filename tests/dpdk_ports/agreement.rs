@@ -24,6 +24,11 @@ const CUT: TxMeta = TxMeta {
     segment_bytes: 1460,
 };
 
+/// The file that says that a super-frame was left behind.
+fn left(socket: impl AsRef<Path>) -> PathBuf {
+    socket.as_ref().with_extension("left")
+}
+
 fn start(role: &str, socket: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args([NAME, "--exact", "--nocapture", "--test-threads=1"])
@@ -42,6 +47,7 @@ impl Drop for Vhost {
         self.0.wait().unwrap();
         // It was killed, so it could not remove its socket.
         let _ = std::fs::remove_file(&self.1);
+        let _ = std::fs::remove_file(left(&self.1));
     }
 }
 
@@ -89,6 +95,7 @@ fn vhost(socket: &str) -> ! {
             }
             if request == HEADERS + LEAVE {
                 assert!(put_super(&mut queues));
+                std::fs::write(left(socket), "").unwrap();
             }
         }
         std::thread::yield_now();
@@ -122,6 +129,8 @@ fn peer(socket: &str, agrees: bool) {
         "{verdict:?}"
     );
     ask(&mut queues, LEAVE).unwrap();
+    // Whoever goes first takes the agreement with it.
+    wait_until("one is left behind", || left(socket).exists());
 }
 
 /// The answer to a request: a super-frame, or the number of frames that were dropped.

@@ -35,8 +35,10 @@ pub(crate) fn in_own_process(name: &str, root: bool, case: impl FnOnce()) {
     }
     assert!(
         output.status.success(),
-        "{name}: {}\n{text}\n{errors}",
-        output.status
+        "{name}: {}\n{}{}",
+        output.status,
+        quoted(&text),
+        quoted(&errors)
     );
     let talks = ["EAL", "Usage", "libxdp", "unrecognized option"];
     let silent = talks
@@ -44,6 +46,11 @@ pub(crate) fn in_own_process(name: &str, root: bool, case: impl FnOnce()) {
         .all(|word| !errors.contains(word) && !text.contains(word));
     assert!(silent, "DPDK talks:\n{text}\n{errors}");
     assert!(text.contains("1 passed"), "{name} did not run:\n{text}");
+}
+
+/// What another test process wrote, so that nobody who counts results takes its lines for ours.
+fn quoted(text: &str) -> String {
+    text.lines().map(|line| format!("| {line}\n")).collect()
 }
 
 /// Says on the real standard error, past the harness, that a case did not run.
