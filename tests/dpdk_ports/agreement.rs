@@ -1,15 +1,11 @@
 //! A vhost port sends super-frames to a peer that agreed to them, and to no other; each peer is asked anew.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
 
+use super::roles::{self, Process};
 use super::vhost::Verdict;
 use super::*;
 
-/// What a process of this case is: `vhost`, a peer that `agrees` or one that `refuses`.
-const ROLE: &str = "KNET_TEST_ROLE";
-/// The socket between them.
-const SOCKET: &str = "KNET_TEST_VHOST";
 const NAME: &str = "agreement::a_vhost_port_sends_super_frames_to_peers_that_agreed";
 
 /// Payload of a request for a super-frame, of one that also leaves another super-frame behind for whoever comes next, and of
@@ -29,28 +25,6 @@ fn left(socket: impl AsRef<Path>) -> PathBuf {
     socket.as_ref().with_extension("left")
 }
 
-fn start(role: &str, socket: &Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args([NAME, "--exact", "--nocapture", "--test-threads=1"])
-        .env(ROLE, role)
-        .env(SOCKET, socket)
-        .spawn()
-        .unwrap()
-}
-
-/// The vhost end; it ends with the case.
-struct Vhost(Child, PathBuf);
-
-impl Drop for Vhost {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-        // It was killed, so it could not remove its socket.
-        let _ = std::fs::remove_file(&self.1);
-        let _ = std::fs::remove_file(left(&self.1));
-    }
-}
-
 /// Puts a super-frame into the burst; false when none can be sent.
 fn put_super(queues: &mut Queues) -> bool {
     let frame = wire::tcp_unsummed(queues.mac, [2; 6], SUPER);
@@ -64,8 +38,6 @@ fn put_super(queues: &mut Queues) -> bool {
 
 /// The vhost end: answers each request with a super-frame, or with a note that says how many frames were dropped so far.
 fn vhost(socket: &str) -> ! {
-    use rustix::process::{Signal, set_parent_process_death_signal};
-    set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     let mut config = config(PortSelector::Vdev(format!(
         "net_vhost0,iface={socket},tso=1"
     )));
@@ -159,19 +131,16 @@ fn ask(queues: &mut Queues, payload: usize) -> Result<Verdict, u8> {
 #[test]
 fn a_vhost_port_sends_super_frames_to_peers_that_agreed() {
     in_own_process(NAME, false, || {
-        if let (Ok(role), Ok(socket)) = (std::env::var(ROLE), std::env::var(SOCKET)) {
+        if let Some((role, socket)) = roles::ours() {
             if role == "vhost" {
                 vhost(&socket);
             }
             return peer(&socket, role == "agrees");
         }
-        let socket =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("a{}", std::process::id()));
-        let vhost = Vhost(start("vhost", &socket), socket);
-        wait_until("the vhost end listens", || vhost.1.exists());
+        let vhost = Process::vhost(NAME);
         for role in ["agrees", "refuses", "agrees"] {
-            let status = start(role, &vhost.1).wait().unwrap();
-            assert!(status.success(), "the peer that {role}: {status}");
+            vhost.peer(role);
         }
+        let _ = std::fs::remove_file(left(vhost.socket()));
     });
 }

@@ -11,8 +11,10 @@
 )]
 
 mod agreement;
+mod closing;
 mod kernel;
 mod process;
+mod roles;
 mod vhost;
 mod wire;
 
