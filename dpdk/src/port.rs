@@ -12,6 +12,11 @@ use dpdk_sys::abi::{
 use crate::table::Failure;
 use crate::{closing, eal};
 
+use plan::{Plan, plan};
+
+mod plan;
+mod pool;
+
 /// A started port.
 pub(crate) struct Port {
     id: u16,
@@ -28,18 +33,6 @@ pub(crate) struct Port {
 // SAFETY: the pointers are to DPDK's shared memory and to queue records; the table hands a queue to one
 // lcore only, the rest of a port is called under the table's lock.
 unsafe impl Send for Port {}
-
-/// What was decided from the port's abilities and the host's wishes.
-struct Plan {
-    mtu: u16,
-    /// The MTU is the kernel interface's, and the driver refuses to hear of it (af_packet, jumbo).
-    mtu_by_kernel: bool,
-    rx_offloads: u64,
-    tx_offloads: u64,
-    /// Whether super-frames can be sent is the peer's to say.
-    peer_decides: bool,
-    interrupts: bool,
-}
 
 impl Port {
     /// Opens and starts the port that `args` names. `before` are the packet sockets open before EAL.
@@ -66,7 +59,7 @@ impl Port {
             }
             // Not all of them in the caches of some lcores.
             let cache = (count / u32::from(queues) / 4).min(256);
-            make_pool(name, (count, cache), room, socket, copies)
+            pool::make(name, (count, cache), room, socket, copies)
         };
         let pool = pools(c"knet_frames", args.pool_mbufs, args.mbuf_room)?;
         let large = pools(c"knet_large", args.large_mbufs, args.large_room)?;
@@ -366,7 +359,7 @@ impl Port {
             ..Stats::default()
         };
         for pool in [self.pool, self.large, self.received] {
-            add_pool(&mut out, pool);
+            pool::add(&mut out, pool);
         }
         for queue in &self.queues {
             let mut one = QueueStats::default();
@@ -436,9 +429,6 @@ const DEFAULT_MTU: u16 = 1500;
 
 /// SOCKET_ID_ANY as the queue calls take it.
 const ANY_SOCKET: u32 = u32::MAX;
-
-/// Bytes in front of a frame in each mbuf (RTE_PKTMBUF_HEADROOM of every build of DPDK).
-const HEADROOM: u32 = sys::RTE_PKTMBUF_HEADROOM;
 
 fn check(rc: c_int, title: &str, what: &str) -> Result<(), Failure> {
     if rc == 0 {
@@ -510,129 +500,4 @@ fn queue_count(
 /// Whether the port takes a key for spreading that we have enough bytes of. The hash of an IPv4 flow uses 16.
 fn takes_key(info: &sys::rte_eth_dev_info) -> bool {
     (16..=RSS_KEY_BYTES).contains(&usize::from(info.hash_key_size))
-}
-
-fn plan(
-    args: &StartArgs,
-    info: &sys::rte_eth_dev_info,
-    own_socket: bool,
-    driver: &str,
-    title: &str,
-) -> Result<Plan, Failure> {
-    let mtu = u16::try_from(args.mtu)
-        .map_err(|_| Failure::new(-22, format!("{title}: an MTU of {} is too large", args.mtu)))?;
-    let most = largest_mtu(info);
-    let above = mtu > most;
-    let mtu_by_kernel = above && driver == "net_af_packet";
-    if above && !mtu_by_kernel {
-        return Err(Failure::new(
-            -22,
-            format!(
-                "{title}: an MTU of {mtu} is above the port's {}",
-                info.max_mtu
-            ),
-        ));
-    }
-    // SAFETY: constants.
-    let rx_checksum = unsafe { sys::knet_rx_checksum_offloads };
-    // SAFETY: the same.
-    let lro = unsafe { sys::knet_rx_lro_offloads };
-    // SAFETY: the same.
-    let scatter = unsafe { sys::knet_rx_scatter_offload };
-    // SAFETY: the same.
-    let tcp = unsafe { sys::knet_tx_tcp_offload };
-    // SAFETY: the same.
-    let ipv4 = unsafe { sys::knet_tx_ipv4_offload };
-    // SAFETY: the same.
-    let tso = unsafe { sys::knet_tx_tso_offload };
-    // SAFETY: the same.
-    let fast_free = unsafe { sys::knet_tx_fast_free_offload };
-
-    let wish = |bit: u32| args.offloads & bit != 0;
-    let mut rx = 0;
-    let mut tx = 0;
-    if wish(OFFLOAD_RX_CHECKSUM) {
-        rx |= info.rx_offload_capa & rx_checksum;
-    }
-    if wish(OFFLOAD_LRO) && args.large_mbufs != 0 {
-        rx |= info.rx_offload_capa & lro;
-    }
-    if rx & lro != 0 || args.mbuf_room < args.mtu + FRAME_OVERHEAD {
-        rx |= info.rx_offload_capa & scatter;
-    }
-    // The IPv4 header alone is nothing: the C file does it where the port cannot.
-    if wish(OFFLOAD_TX_CHECKSUM) && info.tx_offload_capa & tcp != 0 {
-        tx |= info.tx_offload_capa & (tcp | ipv4);
-        if wish(OFFLOAD_TSO) && args.large_mbufs != 0 {
-            tx |= info.tx_offload_capa & tso;
-        }
-    }
-    // Only where all buffers of a queue come from one pool.
-    if args.large_mbufs == 0 {
-        tx |= info.tx_offload_capa & fast_free;
-    }
-    let peer_decides =
-        driver == "net_vhost" && tx & tcp != 0 && wish(OFFLOAD_TSO) && args.large_mbufs != 0;
-    Ok(Plan {
-        mtu,
-        mtu_by_kernel,
-        peer_decides,
-        rx_offloads: rx,
-        tx_offloads: tx,
-        interrupts: !own_socket,
-    })
-}
-
-/// The largest MTU that the driver takes. One that names none (af_packet) still bounds the frame.
-fn largest_mtu(info: &sys::rte_eth_dev_info) -> u16 {
-    if info.max_mtu != 0 && info.max_mtu != u16::MAX {
-        return info.max_mtu;
-    }
-    match info.max_rx_pktlen {
-        0 | u32::MAX => u16::MAX,
-        frame => u16::try_from(frame.saturating_sub(14 + 4)).unwrap_or(u16::MAX),
-    }
-}
-
-/// Ethernet header, VLAN tag and FCS.
-const FRAME_OVERHEAD: u32 = 14 + 4 + 4;
-
-/// Adds what a pool has; null has nothing.
-fn add_pool(out: &mut Stats, pool: *mut sys::rte_mempool) {
-    // SAFETY: null, or one of the port's pools, which live as long as it does; these fields are never written again.
-    let Some(facts) = (unsafe { pool.as_ref() }) else {
-        return;
-    };
-    // SAFETY: the pool lives; its rings and caches are counted without a lock.
-    let free = u64::from(unsafe { sys::rte_mempool_avail_count(pool) });
-    let bytes = [facts.header_size, facts.elt_size, facts.trailer_size];
-    let bytes: u64 = bytes.into_iter().map(u64::from).sum();
-    out.buffers += u64::from(facts.size);
-    out.buffers_free += free;
-    out.buffer_bytes += u64::from(facts.size) * bytes;
-    out.buffer_bytes_free += free * bytes;
-}
-
-fn make_pool(
-    name: &CStr,
-    (count, cache): (u32, u32),
-    room: u32,
-    socket: c_int,
-    copies: bool,
-) -> Result<*mut sys::rte_mempool, Failure> {
-    let bytes = u16::try_from(room.saturating_add(HEADROOM))
-        .map_err(|_| Failure::new(-22, format!("buffers of {room} bytes are too large")))?;
-    let pool = if copies {
-        // SAFETY: EAL is up, the name ends with NUL.
-        unsafe { sys::knet_copied_pool(name.as_ptr(), count, cache, bytes, socket) }
-    } else {
-        // SAFETY: the same.
-        unsafe { sys::rte_pktmbuf_pool_create(name.as_ptr(), count, cache, 0, bytes, socket) }
-    };
-    if pool.is_null() {
-        let errno = eal::errno();
-        let what = format!("no memory for {count} buffers of {bytes} bytes");
-        return Err(Failure::new(-errno, eal::describe(&what, errno)));
-    }
-    Ok(pool)
 }
