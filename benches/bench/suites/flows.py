@@ -25,6 +25,8 @@ def seconds(options):
 def binary():
     """Builds the benchmark and returns its path."""
     profile = ["--profile", "dev"] if os.environ.get("KNET_BUILD") == "debug" else []
+    # With the benchmark cargo builds the programs of its package, and the library in front of others must be of the same build.
+    subprocess.run(["cargo", "build", "--quiet", *(profile or ["--release"])], cwd=ROOT, stderr=subprocess.DEVNULL, check=True)
     out = subprocess.run(["cargo", "bench", *profile, "--bench", "flows", "--no-run", "--message-format", "json"], cwd=ROOT,
                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
     for line in out.splitlines():
