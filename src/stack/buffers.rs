@@ -1,5 +1,7 @@
 //! The memory of a flow: where it comes from, and that all of it goes back.
 
+use core::num::NonZero;
+
 use super::api::{FlowMemory, FlowOptions, Owner, RxRing};
 
 /// Memory for a new flow, on its way into the socket.
@@ -42,8 +44,8 @@ pub(crate) struct Held {
     pub(crate) owner: Owner,
     /// Number of the receive ring.
     pub(crate) ring: u32,
-    /// Number of the send buffer, when it was lent.
-    send: Option<u32>,
+    /// Number of the send buffer plus one, when it was lent.
+    send: Option<NonZero<u32>>,
 }
 
 impl Buffers {
@@ -80,7 +82,7 @@ impl Buffers {
         let held = Held {
             owner,
             ring: ring.id,
-            send: id,
+            send: id.and_then(|id| NonZero::new(id.wrapping_add(1))),
         };
         let places = Places {
             receive: ring.bytes.as_ptr().addr(),
@@ -103,7 +105,7 @@ impl Held {
     /// Gives everything back; `backed` bytes of the ring have memory by now. The socket must be gone.
     pub(crate) fn give_back(self, memory: &mut dyn FlowMemory, backed: usize) {
         if let Some(id) = self.send {
-            memory.give_back_send(self.owner, id);
+            memory.give_back_send(self.owner, id.get() - 1);
         }
         // The slice died with the socket; the number says which ring it is.
         memory.give_back(

@@ -219,6 +219,7 @@ impl Stack {
                 let mss = self.interfaces.mtu(class).saturating_sub(40);
                 cold.meter.mss = cold.meter.mss.min(u16::try_from(mss).unwrap_or(u16::MAX));
                 self.counters.flows_mtu_lowered.raise();
+                self.mend_too_long(io, index);
             }
         } else if cold.state == FlowState::SynSent {
             self.counters.flows_ended_icmp.raise();

@@ -17,6 +17,12 @@ crate::counters! {
         rx_segments_ignored,
         /// Segments that reached beyond the advertised window and were cut.
         rx_segments_trimmed,
+        /// First segments sent again because the peer has what lies behind them, or said so when it was asked.
+        segments_mended,
+        /// Peers that were asked what they have, because they did not acknowledge it in time.
+        peers_asked,
+        /// Retransmission time-outs of flows.
+        time_outs,
         /// Segments wholly beyond the advertised window.
         rx_segments_beyond_window,
         /// Resets for connections that do not exist.

@@ -8,6 +8,7 @@ use super::buffers::{Held, Places};
 use super::changes::ChangeMark;
 use super::demux::FlowKey;
 use super::flow::Engine;
+use super::recovery::Recovery;
 use super::tracker::{Meter, Track};
 use super::watchdog::Watchdog;
 use crate::errno::Errno;
@@ -192,6 +193,8 @@ pub(crate) struct Cold {
     pub(crate) mark: ChangeMark,
     /// Times.
     pub(crate) watchdog: Watchdog,
+    /// Losses.
+    pub(crate) recovery: Recovery,
     /// Bookkeeping.
     pub(crate) meter: Meter,
 }
@@ -240,6 +243,7 @@ impl Cold {
             next_hop: Ipv4Addr::UNSPECIFIED,
             mark: ChangeMark::default(),
             watchdog: Watchdog::default(),
+            recovery: Recovery::default(),
             meter: Meter::default(),
         }
     }

@@ -172,27 +172,41 @@ pub(crate) fn trim(view: &View, bytes: &mut [u8], frame: &mut TcpFrame) -> Trim 
     } else {
         return Trim::Outside;
     };
-    // What follows cannot be in order any more.
-    let flags = frame.flags.0 & !(TcpFlags::FIN.0 | TcpFlags::PSH.0);
-    let total = frame.payload - frame.ip.start + keep;
-    let patched = u16::try_from(total).ok().and_then(|total| {
-        put_word(bytes, frame.ip.start + 2, total)?;
-        *bytes.get_mut(frame.tcp + 13)? = flags;
-        if verdict == Trim::Probe {
-            put_double(bytes, frame.tcp + 4, view.rcv_nxt)?;
-        }
-        Some(())
-    });
-    if patched.is_none() {
+    let seq = if verdict == Trim::Probe {
+        view.rcv_nxt
+    } else {
+        frame.seq
+    };
+    if cut(bytes, frame, keep, seq).is_none() {
         return Trim::Outside;
     }
+    verdict
+}
+
+/// Leaves the first `keep` bytes of the payload and gives the segment the number `seq`. What follows, a FIN too, cannot be in order
+/// any more. None when the frame is too short for that.
+fn cut(bytes: &mut [u8], frame: &mut TcpFrame, keep: usize, seq: u32) -> Option<()> {
+    let flags = frame.flags.0 & !(TcpFlags::FIN.0 | TcpFlags::PSH.0);
+    let total = frame.payload - frame.ip.start + keep;
+    put_word(bytes, frame.ip.start + 2, u16::try_from(total).ok()?)?;
+    *bytes.get_mut(frame.tcp + 13)? = flags;
+    put_double(bytes, frame.tcp + 4, seq)?;
     frame.flags = TcpFlags(flags);
     frame.payload_len = keep;
     frame.ip.end = frame.ip.start + total;
-    if verdict == Trim::Probe {
-        frame.seq = view.rcv_nxt;
-    }
-    verdict
+    frame.seq = seq;
+    Some(())
+}
+
+/// Takes off what was received before, when that is all a segment carries: only its acknowledgement is looked at, and an ACK is due
+/// (RFC 9293 section 3.10.7.4). smoltcp looks at nothing of it, and answers once a second at most.
+pub(crate) fn strip_old(view: &View, bytes: &mut [u8], frame: &mut TcpFrame) -> bool {
+    let length = frame.sequence_len();
+    let end = frame.seq.wrapping_add(length);
+    length > 0
+        && !frame.flags.contains(TcpFlags::SYN)
+        && distance(end, view.rcv_nxt) >= 0
+        && cut(bytes, frame, 0, view.rcv_nxt).is_some()
 }
 
 /// Takes the SYN off a segment. False when the frame is too short for it.

@@ -7,6 +7,7 @@ use super::frame::{Checksums, ETHERTYPE_IPV4};
 use super::interface::{Outlet, seal};
 use super::patch;
 use super::stack::{Io, Stack};
+use super::tracker::KeptSynAck;
 
 impl Stack {
     /// Learns the peer's numbers from the segment that answers our SYN, before smoltcp sees it. False when it does not
@@ -44,7 +45,7 @@ impl Stack {
         let Some((hot, cold)) = self.table.parts(index) else {
             return;
         };
-        let Some(packet) = cold.meter.syn_ack.as_deref() else {
+        let Some(packet) = cold.meter.syn_ack.as_deref().map(KeptSynAck::packet) else {
             // The first one has not left yet.
             return;
         };

@@ -9,11 +9,13 @@ use super::demux::{Class, TcpFlags, TcpFrame, classify, classify_looped};
 use super::flow::Panicked;
 use super::flow_parts::{Cold, Flags, Hot, Phase};
 use super::guard::{
-    ACK_AGE_MAX, Action, Trim, View, is_expected, is_of_before, judge, refresh_ack, strip_syn, trim,
+    ACK_AGE_MAX, Action, Trim, View, is_expected, is_of_before, judge, refresh_ack, strip_old,
+    strip_syn, trim,
 };
 use super::interface::{Interface, Outlet, Wire};
 use super::join::join;
 use super::listener::Listener;
+use super::recovery::held;
 use super::sequence::{rcv_nxt, snd_una, unsent};
 use super::stack::{Io, Stack};
 use super::tracker::distance;
@@ -251,6 +253,7 @@ impl Stack {
         } else {
             plausible = is_expected(&view, frame);
             refresh_ack(&view, bytes, frame);
+            owes_ack = strip_old(&view, bytes, frame);
             match trim(&view, bytes, frame) {
                 Trim::Inside => {}
                 Trim::Cut => self.counters.rx_segments_trimmed.raise(),
@@ -264,7 +267,10 @@ impl Stack {
                 }
             }
         }
+        let held = held(bytes, frame, view.snd_una);
+        let mut is_alert = false;
         if let Some((hot, cold)) = self.table.parts(index) {
+            is_alert = cold.recovery.is_alert();
             cold.meter.note_arrival(frame);
             if owes_ack {
                 hot.flags.set(Flags::ACK_OWED);
@@ -307,6 +313,10 @@ impl Stack {
             return self.drop_broken(io, index);
         }
         self.settle(io, index);
+        if plausible && (held > 0 || is_alert) {
+            let pure = frame.sequence_len() == 0;
+            self.mend_on_ack(io, index, view.snd_una, pure, held);
+        }
     }
 
     /// Whether the acknowledgement of a segment is one that the peer may have sent (RFC 5961 section 5.2).

@@ -5,8 +5,9 @@ use super::ceiling::{Ceiling, owe_window};
 use super::flow::{Due, Engine};
 use super::flow_parts::{Cold, Flags, Hot, Phase};
 use super::input::ACK_DELAY;
+use super::mend::mend_at;
 use super::neighbor::Resolution;
-use super::sequence::rcv_nxt;
+use super::sequence::{rcv_nxt, snd_una};
 use super::stack::{Io, Stack};
 use super::tracker::{ahead, distance};
 use super::watchdog::{Verdict, Watched};
@@ -270,7 +271,7 @@ impl Stack {
                     sent += count;
                     self.forget_wait(index);
                     self.note_manner(io.now, index, before);
-                    self.note_loss(index, resent);
+                    self.note_loss(io.now, index, resent);
                 }
                 Err(_) => {
                     self.drop_broken(io, index);
@@ -298,6 +299,7 @@ impl Stack {
             hot.flags.clear(Flags::INTERACTIVE);
             return;
         }
+        cold.recovery.left(now, before == snd_una(cold));
         if hot.flags.has(Flags::UNANSWERED) && cold.watchdog.since_heard(now) <= ACK_DELAY {
             hot.flags.set(Flags::INTERACTIVE);
         }
@@ -305,15 +307,25 @@ impl Stack {
     }
 
     /// Learns from what left whether a loss is being mended; `before` is what of it was known before.
-    fn note_loss(&mut self, index: u32, (retransmits, behind): (u32, bool)) {
+    pub(crate) fn note_loss(
+        &mut self,
+        now: Instant,
+        index: u32,
+        (retransmits, behind): (u32, bool),
+    ) {
         let Some((hot, cold)) = self.table.parts(index) else {
             return;
         };
         let timed_out = core::mem::take(&mut cold.meter.timer_is_due);
         let is_first = timed_out || !behind;
         if cold.meter.retransmits != retransmits && is_first {
-            let in_flight = ahead(super::sequence::snd_una(cold), hot.track.snd_nxt);
+            let in_flight = ahead(snd_una(cold), hot.track.snd_nxt);
             cold.meter.note_loss(in_flight, timed_out);
+            if timed_out {
+                cold.recovery.timed_out(now);
+            } else {
+                cold.recovery.begin(now, hot.track.snd_nxt);
+            }
         }
     }
 
@@ -382,7 +394,8 @@ impl Stack {
             Due::Ingress => None,
         };
         let starved = hot.flags.has(Flags::STARVED).then(|| now + RETRY);
-        match sooner(sooner(engine, dog), starved) {
+        let soon = mend_at(now, hot, cold, sooner(sooner(engine, dog), starved));
+        match soon {
             Some(at) => self.wheel.arm(index, at),
             None => self.wheel.cancel(index),
         }
@@ -448,6 +461,7 @@ impl Stack {
                 return self.kill(io, index, Errno::TIMEDOUT, true);
             }
         }
+        self.mend_in_time(io, index);
         if self.retry(io, index) {
             self.grow(io, index);
             self.mark_dirty(index);
@@ -505,9 +519,11 @@ fn note_congestion(hot: &Hot, cold: &mut Cold) {
     if unacknowledged == 0 {
         return;
     }
-    let in_flight = ahead(super::sequence::snd_una(cold), hot.track.snd_nxt);
+    let in_flight = ahead(snd_una(cold), hot.track.snd_nxt);
     let unsent = unacknowledged.saturating_sub(u64::from(in_flight));
-    if let Some(window) = cold.meter.congestion_window(in_flight, unsent) {
+    let window = cold.meter.congestion_window(in_flight, unsent);
+    cold.meter.is_held_up = window.is_some();
+    if let Some(window) = window {
         cold.congestion_window = window;
     }
 }
@@ -519,7 +535,7 @@ fn watched(hot: &Hot, cold: &Cold) -> Watched {
         facts.state,
         FlowState::FinWait1 | FlowState::Closing | FlowState::LastAck
     );
-    let unacknowledged = distance(super::sequence::snd_una(cold), hot.track.snd_nxt) > 0;
+    let unacknowledged = distance(snd_una(cold), hot.track.snd_nxt) > 0;
     Watched {
         state: cold.state,
         outstanding: facts.tx_queue > 0

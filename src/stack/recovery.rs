@@ -1,6 +1,267 @@
-//! The place of the recovery helper (reference of smoltcp, section 5).
+//! When a flow is to mend a loss: the engine sends again after three duplicates of an acknowledgement, once, and else after a
+//! second at the least.
 //!
-//! It will watch the segments of a flow as [`Meter`](super::tracker::Meter) does, and on a partial acknowledgement or
-//! when a tail-loss probe is due feed the socket the acknowledgements that make it send its first segment again. Until
-//! then a second hole in a window waits for smoltcp's time-out of at least 1 s. When to give up on a peer is not its
-//! business: that is [`Watchdog`](super::watchdog::Watchdog).
+//! RFC 6582 (a partial acknowledgement), RFC 6675 section 4 (what a peer reports above a hole), RFC 8985 sections 6.2 and 7 (a hole
+//! may be a segment that was overtaken; the end of a flight), RFC 6298 with Linux' smallest time-out. What is done then is in
+//! `mend.rs`. The end of a flight is asked for by a byte that the peer has long had, not by sending it again: whoever is
+//! merely slow then loses nothing, and the congestion window stays.
+
+use core::time::Duration;
+
+use super::demux::TcpFrame;
+use super::header_option::HeaderOption;
+use super::tracker::{Meter, ahead, distance};
+use crate::time::Instant;
+
+/// What a flow with unacknowledged bytes waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Wait {
+    /// The acknowledgement, and then the peer is asked.
+    #[default]
+    Answer,
+    /// The peer holds bytes behind a hole, which may have been overtaken only.
+    Overtaken,
+    /// What the peer says that was asked, and then the time-out.
+    Asked,
+    /// The acknowledgement of what the time-out sent again, and then the next time-out.
+    TimedOut,
+}
+
+/// What a flow knows of a loss.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Recovery {
+    /// Since when it waits.
+    since: Stamp,
+    /// While a loss is mended: what had left when it was seen ends here.
+    recover: u32,
+    wait: Wait,
+    mending: bool,
+    /// The peer was asked, and the first segment sent again because it said that it has not got it. If that is not enough, only the
+    /// time-out is left, which comes ever more seldom: what always gets lost (a segment too long for the path) is not sent for ever.
+    retried: bool,
+}
+
+/// A time of the last 19 hours in four bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Stamp(u32);
+
+impl Stamp {
+    #[allow(clippy::cast_possible_truncation)] // the wrap is the point
+    const fn of(now: Instant) -> Self {
+        Self((now.micros() / STAMP_MICROS) as u32)
+    }
+
+    /// The last time before `now` that it stands for.
+    fn before(self, now: Instant) -> Instant {
+        let ago = Self::of(now).0.wrapping_sub(self.0);
+        Instant::from_micros(
+            (now.micros() / STAMP_MICROS).saturating_sub(ago.into()) * STAMP_MICROS,
+        )
+    }
+}
+
+/// What is to be done because of an acknowledgement or of time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mend {
+    Nothing,
+    /// Send the first segment again.
+    First,
+    /// Ask the peer what it has.
+    Ask,
+    /// The retransmission time-out: everything is taken for lost.
+    TimeOut,
+}
+
+/// What of a flow's own is under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct UnderWay {
+    /// The first number that is not acknowledged.
+    pub(crate) una: u32,
+    /// The first number that has not left.
+    pub(crate) next: u32,
+}
+
+impl UnderWay {
+    /// Their count.
+    pub(crate) fn bytes(self) -> u32 {
+        ahead(self.una, self.next)
+    }
+}
+
+impl Recovery {
+    /// Bytes left that had not left before; `first`: nothing else is under way.
+    pub(crate) fn left(&mut self, now: Instant, first: bool) {
+        if first {
+            *self = Self {
+                since: Stamp::of(now),
+                ..Self::default()
+            };
+        } else if self.wait == Wait::Answer && !self.mending {
+            self.since = Stamp::of(now);
+        }
+    }
+
+    /// The first segment left again because of duplicates, when everything below `next` had left.
+    pub(crate) fn begin(&mut self, now: Instant, next: u32) {
+        if !self.mending {
+            self.recover = next;
+        }
+        self.mending = true;
+        self.wait = Wait::Answer;
+        self.since = Stamp::of(now);
+    }
+
+    /// The time-out: the engine sends everything again, and every hole with it.
+    pub(crate) fn timed_out(&mut self, now: Instant) {
+        *self = Self {
+            since: Stamp::of(now),
+            wait: Wait::TimedOut,
+            ..Self::default()
+        };
+    }
+
+    /// The peer acknowledged what it had not before.
+    pub(crate) fn advanced(&mut self, now: Instant) {
+        self.since = Stamp::of(now);
+        self.wait = Wait::Answer;
+        self.retried = false;
+    }
+
+    /// Whether an acknowledgement may make something to be done that says nothing of a hole.
+    pub(crate) fn is_alert(&self) -> bool {
+        self.mending || self.wait != Wait::Answer
+    }
+
+    /// Judges an acknowledgement that was fed; behind it `under_way` is not acknowledged.
+    pub(crate) fn on_ack(
+        &mut self,
+        now: Instant,
+        under_way: UnderWay,
+        meter: &Meter,
+        ack: Ack,
+    ) -> Mend {
+        if self.mending && distance(self.recover, under_way.una) >= 0 {
+            self.mending = false;
+        }
+        if under_way.bytes() == 0 {
+            return Mend::Nothing;
+        }
+        if self.mending {
+            // Without SACK a partial acknowledgement is all that tells (RFC 6582).
+            let tells = ack.held > 0 || !meter.peer_sacks;
+            if ack.advanced && tells {
+                return Mend::First;
+            }
+        }
+        if ack.advanced {
+            return Mend::Nothing;
+        }
+        match self.wait {
+            // The question was behind all that had left.
+            Wait::Asked if ack.pure && !self.retried => {
+                self.retried = true;
+                Mend::First
+            }
+            Wait::Answer | Wait::Overtaken
+                if !self.mending && ack.held >= DUPLICATES * u32::from(meter.mss) =>
+            {
+                Mend::First
+            }
+            Wait::Answer if !self.mending && ack.held > 0 => {
+                self.wait = Wait::Overtaken;
+                self.since = Stamp::of(now);
+                Mend::Nothing
+            }
+            _ => Mend::Nothing,
+        }
+    }
+
+    /// When time makes something to be done; `now` is at most hours later than what it waits for.
+    pub(crate) fn due(&self, now: Instant, bytes: u32, meter: &Meter) -> Instant {
+        self.since.before(now) + self.patience(bytes, meter)
+    }
+
+    /// What time makes to be done; the caller does it.
+    pub(crate) fn on_time(&mut self, now: Instant, under_way: UnderWay, meter: &Meter) -> Mend {
+        if now < self.due(now, under_way.bytes(), meter) {
+            return Mend::Nothing;
+        }
+        match self.wait {
+            Wait::Overtaken => Mend::First,
+            Wait::Answer => {
+                self.wait = Wait::Asked;
+                self.since = Stamp::of(now);
+                Mend::Ask
+            }
+            Wait::Asked | Wait::TimedOut => Mend::TimeOut,
+        }
+    }
+
+    fn patience(&self, bytes: u32, meter: &Meter) -> Duration {
+        let micros = |value: u32| Duration::from_micros(value.into());
+        match self.wait {
+            Wait::Overtaken => micros(meter.min_rtt_us / 4).max(REORDERING),
+            Wait::Asked | Wait::TimedOut => meter.rto(),
+            Wait::Answer if meter.srtt_us == 0 => meter.rto(),
+            Wait::Answer => {
+                let delayed = if bytes <= u32::from(meter.mss) {
+                    DELAYED_ACK
+                } else {
+                    Duration::ZERO
+                };
+                let trip = 2 * micros(meter.srtt_us) + 4 * micros(meter.rttvar_us);
+                (trip + SLACK + delayed).min(meter.rto())
+            }
+        }
+    }
+}
+
+/// What an acknowledgement says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ack {
+    /// It acknowledged something new.
+    pub(crate) advanced: bool,
+    /// It carries no bytes and acknowledges nothing new.
+    pub(crate) pure: bool,
+    /// Bytes behind a hole that the peer says it holds.
+    pub(crate) held: u32,
+}
+
+/// Bytes behind a hole at `una` that the peer says it holds (RFC 2018). Of a header without options that is 0 and costs nothing.
+pub(crate) fn held(bytes: &[u8], frame: &TcpFrame, una: u32) -> u32 {
+    const SACK: u8 = 5;
+    let mut options = bytes.get(frame.tcp + 20..frame.payload).unwrap_or(&[]);
+    let mut held = 0_u32;
+    // A bad length was found when the frame was classified.
+    while let Ok(Some(option)) = HeaderOption::next(options) {
+        if option.kind == SACK {
+            for block in option.value.chunks_exact(8) {
+                let edge = |at: usize| {
+                    block
+                        .get(at..)?
+                        .first_chunk()
+                        .map(|b| u32::from_be_bytes(*b))
+                };
+                if let (Some(left), Some(right)) = (edge(0), edge(4))
+                    && distance(una, left) > 0
+                {
+                    // One below tells of bytes that came twice (RFC 2883).
+                    held = held.saturating_add(ahead(left, right));
+                }
+            }
+        }
+        options = option.rest;
+    }
+    held
+}
+
+/// Segments behind a hole that make it a loss (RFC 6675: DupThresh).
+const DUPLICATES: u32 = 3;
+/// How long a segment may be overtaken, at the least (RFC 8985 section 6.2: a quarter of a round trip; Linux has a millisecond).
+const REORDERING: Duration = Duration::from_millis(1);
+/// What a peer may be late by because its CPU is somebody else's.
+const SLACK: Duration = Duration::from_millis(10);
+/// What it may wait with the acknowledgement of a single segment (Linux TCP_DELACK_MIN).
+const DELAYED_ACK: Duration = Duration::from_millis(40);
+/// What a [`Stamp`] counts.
+const STAMP_MICROS: u64 = 16;

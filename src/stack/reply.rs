@@ -66,7 +66,7 @@ impl Stack {
         } else {
             Checksums::Full
         };
-        let length = ControlSegment::frame_bytes(self.station.vlan);
+        let length = reply.frame_bytes(self.station.vlan);
         self.send_made(io, mac, looped, offload, length, |link, out| {
             reply.emit(link, checksums, out)
         });

@@ -1,7 +1,7 @@
 //! TCP segments that we make without smoltcp: RST, ACK, challenge ACK.
 //!
 //! RFC 9293 section 3.10.7 (which reset or acknowledgment answers what), RFC 5961 (challenge ACK).
-//! Each is a whole Ethernet frame without options, SYN or payload.
+//! Each is a whole Ethernet frame without options and SYN.
 
 use super::checksum;
 use super::demux::{FlowKey, TcpFlags, TcpFrame};
@@ -34,7 +34,7 @@ impl Link {
     }
 }
 
-/// A segment that carries nothing but its header.
+/// A segment that carries nothing but its header, or one byte that says nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ControlSegment {
     /// From `local` to `remote`.
@@ -51,6 +51,8 @@ pub struct ControlSegment {
     pub tos: u8,
     /// Time to live.
     pub ttl: u8,
+    /// A byte follows the header. Its number is one that the peer has acknowledged, so that it never reads it.
+    pub has_byte: bool,
 }
 
 impl ControlSegment {
@@ -89,15 +91,19 @@ impl ControlSegment {
 
     /// Bytes of the frame.
     #[must_use]
-    pub const fn frame_bytes(vlan: Option<u16>) -> usize {
-        EthernetHeader::bytes_for(vlan) + IPV4_HEADER_BYTES + TCP_HEADER_BYTES
+    pub const fn frame_bytes(&self, vlan: Option<u16>) -> usize {
+        EthernetHeader::bytes_for(vlan) + IPV4_HEADER_BYTES + self.segment_bytes()
+    }
+
+    const fn segment_bytes(&self) -> usize {
+        TCP_HEADER_BYTES + self.has_byte as usize
     }
 
     /// Writes the frame at the start of `out` and returns its length, or None when `out` is shorter
     /// than [`ControlSegment::frame_bytes`].
     #[must_use = "None means that there is no frame"]
     pub fn emit(&self, link: Link, checksums: Checksums, out: &mut [u8]) -> Option<usize> {
-        let out = out.get_mut(..Self::frame_bytes(link.vlan))?;
+        let out = out.get_mut(..self.frame_bytes(link.vlan))?;
         let offset = link.ipv4_header().emit(out)?;
         let packet = out.get_mut(offset..)?;
         let repr = Ipv4Repr {
@@ -107,7 +113,11 @@ impl ControlSegment {
             source: *self.key.local.ip(),
             destination: *self.key.remote.ip(),
         };
-        repr.emit(TCP_HEADER_BYTES, checksums, packet)?;
+        let bytes = self.segment_bytes();
+        repr.emit(bytes, checksums, packet)?;
+        if self.has_byte {
+            *packet.get_mut(IPV4_HEADER_BYTES + TCP_HEADER_BYTES)? = 0;
+        }
         let segment: &mut [u8; TCP_HEADER_BYTES] =
             packet.get_mut(IPV4_HEADER_BYTES..)?.first_chunk_mut()?;
         let [p1, p0] = self.key.local.port().to_be_bytes();
@@ -137,8 +147,12 @@ impl ControlSegment {
             0,
             0,
         ];
-        let pseudo =
-            checksum::pseudo_header(repr.source, repr.destination, PROTOCOL_TCP, TCP_HEADER_WORD);
+        let pseudo = checksum::pseudo_header(
+            repr.source,
+            repr.destination,
+            PROTOCOL_TCP,
+            TCP_HEADER_WORD + u16::from(self.has_byte),
+        );
         let [c1, c0] = match checksums {
             Checksums::Full => !checksum::add(pseudo, checksum::sum(segment)),
             Checksums::Port => pseudo,
@@ -158,13 +172,14 @@ impl ControlSegment {
             window: 0,
             tos: 0,
             ttl: DEFAULT_TTL,
+            has_byte: false,
         }
     }
 }
 
 /// Header length of five words, in its place in octet 12.
 const DATA_OFFSET: u8 = 5 << 4;
-/// [`TCP_HEADER_BYTES`] as the pseudo header has it.
+/// [`TCP_HEADER_BYTES`] as the pseudo header has it. A byte of zero behind it adds nothing to a sum.
 const TCP_HEADER_WORD: u16 = 20;
 
 #[cfg(test)]
@@ -243,7 +258,7 @@ mod tests {
                 ControlSegment::acknowledge(key(), random.double(), random.double(), random.word());
             let mut out = [0xee; 80];
             let len = segment.emit(link(vlan), Checksums::Full, &mut out).unwrap();
-            assert_eq!(len, ControlSegment::frame_bytes(vlan));
+            assert_eq!(len, segment.frame_bytes(vlan));
             let frame = at_peer(&out[..len], vlan);
             assert_eq!(frame.key, key().reversed());
             assert_eq!((frame.seq, frame.ack), (segment.seq, segment.ack));

@@ -27,6 +27,8 @@ impl Stack {
             cold.tx_acked = tx_acked;
             cold.soft_error = None;
             cold.watchdog.delivered(io.now);
+            cold.recovery.advanced(io.now);
+            cold.meter.backoff = 0;
             changed = true;
             if flags.has(Flags::URGENT) {
                 self.urgent.settle(hot, cold, index);

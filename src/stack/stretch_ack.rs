@@ -7,10 +7,9 @@
 //! the send buffer holds may be under way.
 
 use super::api::FlowState;
-use super::demux::{FlowKey, TcpFlags, TcpFrame};
+use super::demux::{TcpFlags, TcpFrame};
 use super::flow::Panicked;
-use super::frame::Checksums;
-use super::segment::{ControlSegment, Link};
+use super::forged::Forged;
 use super::sequence::{rcv_nxt, snd_una};
 use super::stack::{Io, Stack};
 use super::tracker::{ahead, distance};
@@ -30,6 +29,8 @@ impl Stack {
         let segment = u32::from(cold.meter.mss);
         let mut una = snd_una(cold);
         let slow_start = cold.tx_acked < buffer && cold.meter.retransmits == 0;
+        // Behind a loss it grows by what is acknowledged, too, as long as it is in the way.
+        let grows = slow_start || cold.meter.retransmits > 0 && cold.meter.is_held_up;
         let sends = matches!(
             cold.state,
             FlowState::Established
@@ -38,7 +39,7 @@ impl Stack {
                 | FlowState::Closing
                 | FlowState::LastAck
         );
-        if !slow_start
+        if !grows
             || !sends
             || !frame.flags.contains(TcpFlags::ACK)
             || ahead(una, frame.ack) <= segment
@@ -46,38 +47,18 @@ impl Stack {
         {
             return Ok(());
         }
-        // As the peer would have sent them, in sequence and without bytes.
-        let from_peer = FlowKey {
-            local: hot.key.remote,
-            remote: hot.key.local,
-        };
-        let seq = rcv_nxt(hot, cold);
-        let mut bytes = [0; ControlSegment::frame_bytes(None)];
+        let (key, seq) = (hot.key, rcv_nxt(hot, cold));
         for _ in 0..PIECES_MAX {
             if ahead(una, frame.ack) <= segment {
                 break;
             }
             una = una.wrapping_add(segment);
-            let piece = ControlSegment::acknowledge(from_peer, seq, una, frame.window);
-            if piece.emit(NOWHERE, Checksums::Port, &mut bytes).is_none() {
-                break;
-            }
-            let Some(packet) = bytes.get(ControlSegment::frame_bytes(None) - PACKET..) else {
-                break;
-            };
-            self.feed(io, index, Some(packet), None)?;
+            let piece = Forged::acknowledgement(key, seq, una, frame.window);
+            self.feed(io, index, Some(piece.bytes()), None)?;
         }
         Ok(())
     }
 }
 
-/// The pieces leave on no link.
-const NOWHERE: Link = Link {
-    source: [0; 6],
-    destination: [0; 6],
-    vlan: None,
-};
 /// Pieces of one acknowledgement: more than a merged frame of 64 KiB is acknowledged in, and a bound on what a peer makes us do.
 const PIECES_MAX: usize = 64;
-/// Bytes of an IPv4 packet with a bare TCP header.
-const PACKET: usize = 40;

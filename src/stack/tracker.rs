@@ -40,6 +40,10 @@ pub(crate) struct Meter {
     /// The peer's window field of its last segment, and its scale.
     pub(crate) peer_window: u16,
     pub(crate) peer_shift: u8,
+    /// The peer tells of bytes behind a hole (RFC 2018).
+    pub(crate) peer_sacks: bool,
+    /// The congestion window was in the way when there was something to send last.
+    pub(crate) is_held_up: bool,
     /// What left last lies before `snd_nxt`: a loss is being mended, and the engine counts what is in flight from there.
     pub(crate) behind: bool,
     /// Window of the first SYN, unscaled.
@@ -89,8 +93,33 @@ pub(crate) struct Meter {
     /// When that segment left; zero = none is being timed.
     timed: Instant,
     /// The SYN-ACK packet as sent, kept while the handshake is not complete.
-    pub(crate) syn_ack: Option<Box<[u8]>>,
+    pub(crate) syn_ack: Option<Box<KeptSynAck>>,
 }
+
+/// A SYN-ACK, an IPv4 packet.
+#[derive(Debug)]
+pub(crate) struct KeptSynAck {
+    length: usize,
+    bytes: [u8; SYN_ACK_BYTES],
+}
+
+impl KeptSynAck {
+    /// None when it is longer than one can be.
+    fn of(packet: &[u8]) -> Option<Box<Self>> {
+        let mut bytes = [0; SYN_ACK_BYTES];
+        bytes.get_mut(..packet.len())?.copy_from_slice(packet);
+        let length = packet.len();
+        Some(Box::new(Self { length, bytes }))
+    }
+
+    /// The packet.
+    pub(crate) fn packet(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or(&[])
+    }
+}
+
+/// An IPv4 header without options and the longest TCP header.
+const SYN_ACK_BYTES: usize = 20 + 60;
 
 /// Fields of a TCP segment in an IPv4 packet without IP options, as our engine sends it.
 #[derive(Clone, Copy, Debug)]
@@ -227,7 +256,7 @@ impl Meter {
                 track.snd_nxt = sent.seq;
             }
             if sent.flags & ACK != 0 {
-                self.syn_ack = Some(packet.into());
+                self.syn_ack = KeptSynAck::of(packet);
             }
         }
         if length == 0 {
@@ -257,15 +286,18 @@ impl Meter {
         self.backoff = self.backoff.saturating_add(u8::from(timed_out));
     }
 
-    /// The engine's retransmission time-out (RFC 6298 sections 2 and 5.5, with its limits).
+    /// The retransmission time-out (RFC 6298 sections 2 and 5.5): the engine's own until a round trip is known, then with Linux' limits.
     pub(crate) fn rto(&self) -> Duration {
-        let margin = RTO_MARGIN.max(Duration::from_micros(self.rttvar_us.into()) * 4);
-        let first = match self.srtt_us {
-            0 => RTO_MIN,
-            srtt => (Duration::from_micros(srtt.into()) + margin).clamp(RTO_MIN, RTO_MAX),
+        let micros = |value: u32| Duration::from_micros(value.into());
+        let (first, most) = match self.srtt_us {
+            0 => (RTO_MIN, RTO_MAX),
+            srtt => (
+                micros(srtt) + (4 * micros(self.rttvar_us)).max(DATA_RTO_MIN),
+                DATA_RTO_MAX,
+            ),
         };
         let factor = 1_u32 << self.backoff.min(16);
-        first.saturating_mul(factor).min(RTO_MAX)
+        first.saturating_mul(factor).min(most)
     }
 
     /// The right edge that may be advertised now, where `next` is expected.
@@ -303,6 +335,7 @@ impl Meter {
         if frame.flags.contains(TcpFlags::SYN) {
             // RFC 7323 section 2.3: 14 at most.
             self.peer_shift = frame.window_scale.map_or(0, |shift| shift.min(14));
+            self.peer_sacks = frame.sack_permitted;
         }
     }
 
@@ -380,7 +413,9 @@ fn read(packet: &[u8]) -> Option<Sent> {
 /// The engine's limits of its retransmission time-out; held by a guard test.
 pub(crate) const RTO_MIN: Duration = Duration::from_secs(1);
 pub(crate) const RTO_MAX: Duration = Duration::from_secs(60);
-const RTO_MARGIN: Duration = Duration::from_millis(5);
+/// Linux TCP_RTO_MIN and TCP_RTO_MAX.
+const DATA_RTO_MIN: Duration = Duration::from_millis(200);
+const DATA_RTO_MAX: Duration = Duration::from_secs(120);
 /// Bytes of the IPv4 header that the engine writes.
 const IP: usize = 20;
 const FIN: u8 = 0x01;

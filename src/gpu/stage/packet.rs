@@ -56,7 +56,7 @@ impl PacketStage {
         }
         if seen {
             self.counters.payload_chunks.raise();
-            verdict = self.dropped(chunk.ends, verdict);
+            verdict = self.dropped(chunk.ends, chunk.bytes.len(), verdict);
         }
         verdict
     }
@@ -72,8 +72,9 @@ impl PacketStage {
         }
     }
 
-    /// Counts segments dropped in a row: what is always sent again and always dropped comes to nothing.
-    fn dropped(&mut self, ends: Ends, verdict: Verdict) -> Verdict {
+    /// Counts segments dropped in a row: what is always sent again and always dropped comes to nothing. A byte alone
+    /// forgives nothing: it asks what has arrived, or whether somebody is there.
+    fn dropped(&mut self, ends: Ends, bytes: usize, verdict: Verdict) -> Verdict {
         let place = usize::from(ends.local.port() ^ ends.remote.port()) % DROP_PLACES;
         let Some(place) = self.drops.get_mut(place) else {
             return verdict;
@@ -92,7 +93,7 @@ impl PacketStage {
                 *place = Some((ends, count + 1));
                 self.counters.payload_segments_dropped.raise();
             }
-            _ if count > 0 => *place = None,
+            _ if count > 0 && bytes > 1 => *place = None,
             _ => {}
         }
         verdict

@@ -121,6 +121,24 @@ fn a_segment_that_is_always_dropped_ends_in_a_reset() {
 }
 
 #[test]
+fn a_probe_in_between_forgives_nothing() {
+    let mut dropping = pattern("probe", OnMatch::Drop);
+    dropping.attach = Attach::Packet;
+    let mut stage = stage(vec![dropping]);
+    for _ in 0..DROPS_MAX {
+        assert_eq!(
+            judge(&mut stage, Direction::Rx, 0, "forbidden"),
+            Verdict::Drop
+        );
+        assert_eq!(judge(&mut stage, Direction::Rx, 0, "\0"), Verdict::Pass);
+    }
+    assert_eq!(
+        judge(&mut stage, Direction::Rx, 0, "forbidden"),
+        Verdict::Reset
+    );
+}
+
+#[test]
 fn other_segments_in_between_forgive_the_dropped_ones() {
     let mut dropping = pattern("forgive", OnMatch::Drop);
     dropping.attach = Attach::Packet;

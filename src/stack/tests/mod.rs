@@ -8,6 +8,7 @@ mod guard;
 mod handshake;
 mod join;
 mod load;
+mod loss;
 mod options;
 mod pair;
 mod peer;

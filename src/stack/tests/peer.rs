@@ -65,6 +65,14 @@ impl Segment {
         }
     }
 
+    /// With a report of what it holds behind a hole (RFC 2018).
+    pub(crate) fn holding(self, left: u32, right: u32) -> Self {
+        let mut options = vec![1, 1, 5, 10];
+        options.extend(left.to_be_bytes());
+        options.extend(right.to_be_bytes());
+        Self { options, ..self }
+    }
+
     pub(crate) fn at_port(self, port: u16) -> Self {
         Self { port, ..self }
     }

@@ -158,19 +158,15 @@ impl PacketStage {
             && let Phase::Landed(verdict) = entry.phase
         {
             hold.leave(ticket);
-            return self.act(ends, verdict, entry.is_judged);
+            let verdict = self.counted(&entry, verdict);
+            return self.act(ends, verdict);
         }
         hold.line_up(ends, ticket);
         Meeting::Keep(ticket)
     }
 
     /// What a verdict means for a segment that nothing is ahead of.
-    fn act(&mut self, ends: Ends, verdict: Verdict, is_judged: bool) -> Meeting {
-        let verdict = if is_judged {
-            self.dropped(ends, verdict)
-        } else {
-            verdict
-        };
+    fn act(&mut self, ends: Ends, verdict: Verdict) -> Meeting {
         match verdict {
             Verdict::Pass => return Meeting::Pass,
             Verdict::Drop => {}
@@ -190,7 +186,7 @@ impl PacketStage {
             offset: 0,
             bytes,
         });
-        self.act(segment.ends, verdict, false)
+        self.act(segment.ends, verdict)
     }
 
     /// Lets a segment go to the next rules: to the GPU, or past the CPU's. What cannot be looked at does not pass.
@@ -397,15 +393,19 @@ impl PacketStage {
         }
     }
 
+    /// The verdict, or a reset behind too many of its kind.
+    fn counted(&mut self, entry: &Entry, verdict: Verdict) -> Verdict {
+        if entry.is_judged {
+            self.dropped(entry.ends, entry.bytes, verdict)
+        } else {
+            verdict
+        }
+    }
+
     /// Releases what can be released of a flow, in order.
     fn settle(&mut self, hold: &mut Hold, ends: Ends) {
         while let Some((entry, verdict)) = hold.next_of(ends) {
-            let verdict = if entry.is_judged {
-                self.dropped(ends, verdict)
-            } else {
-                verdict
-            };
-            match verdict {
+            match self.counted(&entry, verdict) {
                 Verdict::Pass => hold.release(ends),
                 Verdict::Drop => hold.drop_next(ends, 1),
                 Verdict::Reset => {

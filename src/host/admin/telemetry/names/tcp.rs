@@ -74,7 +74,7 @@ pub(in super::super) const TCP: &[Name] = &[
     ("RcvSynEstab", &[]),
     ("RcvFIN", &[]),
     ("RcvRxmtFIN", &[]),
-    ("RexmtTMO", &[]),
+    ("RexmtTMO", &["time_outs"]),
     ("RTTUpdated", &[]),
     ("SndBytes", &[]),
     ("SndBytesPassive", &[]),

@@ -1,0 +1,204 @@
+//! What is done about a loss. The engine has no call for it: it is made to by acknowledgements that the peer did not send, or by a
+//! look at a clock that is ahead.
+
+use super::api::FlowState;
+use super::flow::Due;
+use super::flow_parts::{Cold, Flags, Hot};
+use super::forged::Forged;
+use super::recovery::{Ack, Mend, UnderWay};
+use super::segment::ControlSegment;
+use super::sequence::{rcv_nxt, snd_una};
+use super::stack::{Io, Stack};
+use crate::time::{Instant, sooner};
+
+impl Stack {
+    /// Mends what an acknowledgement showed to be lost; it was fed, and settled. `una` was the first number that had not been
+    /// acknowledged before.
+    pub(crate) fn mend_on_ack(
+        &mut self,
+        io: &mut Io<'_>,
+        index: u32,
+        una: u32,
+        pure: bool,
+        held: u32,
+    ) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        if !can_mend(hot, cold) {
+            return;
+        }
+        let under_way = under_way(hot, cold);
+        let advanced = under_way.una != una;
+        let ack = Ack {
+            advanced,
+            pure: pure && !advanced,
+            held,
+        };
+        let mend = cold.recovery.on_ack(io.now, under_way, &cold.meter, ack);
+        self.mend(io, index, mend);
+    }
+
+    /// Mends what is not acknowledged in time.
+    pub(crate) fn mend_in_time(&mut self, io: &mut Io<'_>, index: u32) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        if !can_mend(hot, cold) {
+            return;
+        }
+        let under_way = under_way(hot, cold);
+        let mend = cold.recovery.on_time(io.now, under_way, &cold.meter);
+        self.mend(io, index, mend);
+    }
+
+    /// The path has become narrower: what is under way did not fit, and comes again at once (Linux `tcp_simple_retransmit`).
+    pub(crate) fn mend_too_long(&mut self, io: &mut Io<'_>, index: u32) {
+        if let Some((hot, cold)) = self.table.parts(index)
+            && can_mend(hot, cold)
+        {
+            self.mend(io, index, Mend::First);
+        }
+    }
+
+    fn mend(&mut self, io: &mut Io<'_>, index: u32, mend: Mend) {
+        let Some((hot, _)) = self.table.parts(index) else {
+            return;
+        };
+        let has_bytes = hot.engine.facts().tx_queue > 0;
+        match mend {
+            Mend::Nothing => {}
+            Mend::First if has_bytes => self.send_first_again(io, index),
+            // A FIN alone is sent again by the time-out only.
+            Mend::First | Mend::TimeOut => self.time_out(io, index),
+            Mend::Ask => self.ask_peer(io, index),
+        }
+    }
+
+    /// Makes the engine send its first segment again: three duplicates of the peer's last acknowledgement, behind two that
+    /// change the window, at which it begins to count.
+    fn send_first_again(&mut self, io: &mut Io<'_>, index: u32) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        let (key, next) = (hot.key, rcv_nxt(hot, cold));
+        let (una, window) = (snd_una(cold), cold.meter.peer_window);
+        cold.recovery.begin(io.now, hot.track.snd_nxt);
+        self.counters.segments_mended.raise();
+        for window in [window - 1, window, window, window, window] {
+            let packet = Forged::acknowledgement(key, next, una, window);
+            if self.feed(io, index, Some(packet.bytes()), None).is_err() {
+                return self.drop_broken(io, index);
+            }
+        }
+        self.mark_dirty(index);
+    }
+
+    /// Asks the peer what it has: a byte that it has acknowledged is answered at once (RFC 9293 section 3.10.7.4).
+    fn ask_peer(&mut self, io: &mut Io<'_>, index: u32) {
+        self.follow_next_hop(io.now, index);
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        let seq = snd_una(cold).wrapping_sub(1);
+        let mut question =
+            ControlSegment::acknowledge(hot.key, seq, rcv_nxt(hot, cold), cold.meter.window);
+        question.has_byte = true;
+        question.tos = cold.meter.tos;
+        if cold.options.ttl != 0 {
+            question.ttl = cold.options.ttl;
+        }
+        let (mac, looped) = (cold.mac, hot.flags.has(Flags::LOOPED));
+        self.counters.peers_asked.raise();
+        self.send_control(io, &question, mac, looped);
+    }
+
+    /// Lets the engine's retransmission time-out pass, which is later than ours: everything is sent again, slowly at first.
+    fn time_out(&mut self, io: &mut Io<'_>, index: u32) {
+        self.follow_next_hop(io.now, index);
+        let mut later = io.now;
+        for _ in 0..ENGINE_TIMERS {
+            let Some((hot, cold)) = self.table.parts(index) else {
+                return;
+            };
+            let before = (cold.meter.retransmits, cold.meter.behind);
+            let Some(interface) = self.interfaces.of(cold.meter.mtu_class) else {
+                return;
+            };
+            match hot.engine.poll_at(interface, later) {
+                Due::Ingress => break,
+                Due::At(at) => later = at,
+                Due::Now => {
+                    if !self.has_room(io, index) {
+                        break;
+                    }
+                    if let Some((_, cold)) = self.table.parts(index) {
+                        cold.meter.timer_is_due = true;
+                    }
+                    let mut ahead = Io {
+                        now: later,
+                        memory: &mut *io.memory,
+                        tx: &mut *io.tx,
+                    };
+                    if self.feed(&mut ahead, index, None, None).is_err() {
+                        return self.drop_broken(io, index);
+                    }
+                    self.note_loss(io.now, index, before);
+                    let Some((_, cold)) = self.table.parts(index) else {
+                        return;
+                    };
+                    if cold.meter.retransmits != before.0 {
+                        self.counters.time_outs.raise();
+                        break;
+                    }
+                }
+            }
+        }
+        // Also when nothing could leave: the next one comes later.
+        if let Some((_, cold)) = self.table.parts(index) {
+            cold.recovery.timed_out(io.now);
+        }
+        self.mark_dirty(index);
+    }
+}
+
+/// The sooner of `due` and when a loss is to be mended.
+pub(crate) fn mend_at(
+    now: Instant,
+    hot: &Hot,
+    cold: &Cold,
+    due: Option<Instant>,
+) -> Option<Instant> {
+    if !can_mend(hot, cold) {
+        return due;
+    }
+    let bytes = under_way(hot, cold).bytes();
+    let at = cold.recovery.due(now, bytes, &cold.meter);
+    sooner(due, Some(at))
+}
+
+/// Whether something is under way that can be sent again. A closed window is the engine's to look behind.
+fn can_mend(hot: &Hot, cold: &Cold) -> bool {
+    let synchronised = matches!(
+        cold.state,
+        FlowState::Established
+            | FlowState::CloseWait
+            | FlowState::FinWait1
+            | FlowState::Closing
+            | FlowState::LastAck
+    );
+    synchronised
+        && cold.meter.peer_window > 0
+        && snd_una(cold) != hot.track.snd_nxt
+        && !hot.flags.has(Flags::UNRESOLVED.with(Flags::DETACHED))
+}
+
+fn under_way(hot: &Hot, cold: &Cold) -> UnderWay {
+    UnderWay {
+        una: snd_una(cold),
+        next: hot.track.snd_nxt,
+    }
+}
+
+/// Timers that the engine may have before its time-out: a delayed acknowledgement.
+const ENGINE_TIMERS: usize = 4;
