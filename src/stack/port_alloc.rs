@@ -24,7 +24,7 @@ pub struct PortAllocator {
     first: u16,
     last: u16,
     secret: [u8; 16],
-    counters: [u32; COUNTERS],
+    counters: [u64; COUNTERS],
     /// Destinations for which a search through the whole range found nothing a short while ago.
     exhausted: Vec<Exhausted>,
 }
@@ -47,7 +47,7 @@ impl PortAllocator {
         let mut counters = [0; COUNTERS];
         for (number, counter) in (0_u8..).zip(&mut counters) {
             let [low, high, ..] = siphash(&secret, &[number]).to_le_bytes();
-            *counter = u32::from(u16::from_le_bytes([low, high])).wrapping_add(start);
+            *counter = u64::from(u16::from_le_bytes([low, high])) + u64::from(start);
         }
         Self {
             first,
@@ -119,7 +119,7 @@ impl PortAllocator {
         let [index, ..] = self.hash(local, remote, DOMAIN_COUNTER).to_le_bytes();
         let counter = self.counters.get_mut(usize::from(index) % COUNTERS)?;
         for _ in 0..count {
-            let place = offset.wrapping_add(u64::from(*counter)) % u64::from(count);
+            let place = offset.wrapping_add(*counter) % u64::from(count);
             *counter = counter.wrapping_add(1);
             // The place is below the count, so that the sum is at most `last`.
             let port = self.first.saturating_add(u16::try_from(place).ok()?);
@@ -183,6 +183,19 @@ mod tests {
             assert!(seen.iter().all(|port| (range.0..=range.1).contains(port)));
             assert_eq!(seen.len(), count);
         }
+    }
+
+    #[test]
+    fn the_round_is_whole_after_four_billion_connections() {
+        let range = (49_152, 65_535);
+        let walk = PortWalk {
+            secret: [1; 16],
+            start: u32::MAX - 1_000,
+        };
+        let mut ports = PortAllocator::new(range, walk);
+        let mut pick = || ports.pick(Instant::ZERO, LOCAL, remote(2, 80), |_| false);
+        let seen: BTreeSet<u16> = (range.0..=range.1).filter_map(|_| pick()).collect();
+        assert_eq!(seen.len(), usize::from(range.1 - range.0) + 1);
     }
 
     #[test]
