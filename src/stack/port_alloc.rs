@@ -97,6 +97,7 @@ impl PortAllocator {
         let (port, range) = (key.local.port(), self.first..=self.last);
         if let Some(known) = self.known(*key.local.ip(), key.remote)
             && range.contains(&port)
+            && known.left.len() < range.len()
         {
             known.left.push_back(port);
         }
@@ -258,6 +259,22 @@ mod tests {
         assert_eq!(pick(&mut ports, now, to, None), (None, 0));
         now = now + SEARCH_AGAIN_AFTER;
         assert_eq!(pick(&mut ports, now, to, None), (None, 1_000));
+    }
+
+    #[test]
+    fn ports_that_nobody_picks_again_do_not_pile_up() {
+        let mut ports = allocator((1_000, 1_009), [4; 16]);
+        let to = remote(2, 80);
+        assert_eq!(ports.pick(Instant::ZERO, LOCAL, to, |_| true), None);
+        // Connections of a program that chooses its port itself.
+        for _ in 0..100 {
+            ports.leave(FlowKey {
+                local: SocketAddrV4::new(LOCAL, 1_005),
+                remote: to,
+            });
+        }
+        assert_eq!(ports.known(LOCAL, to).unwrap().left.len(), 10);
+        assert!(ports.pick(Instant::ZERO, LOCAL, to, |_| false).is_some());
     }
 
     #[test]
