@@ -8,6 +8,7 @@ import os
 import resource
 import select
 import socket
+import subprocess
 import time
 
 from harness import SERVER, Lab, main, served, wait_for
@@ -154,6 +155,16 @@ def dial(limits, count):
     return peers
 
 
+def what_is_left(limits):
+    """What both ends say of connections that do not end."""
+    stats = limits.lab.stats()
+    words = ("freed", "accepted", "timed_out", "dropped", "reset", "failed", "refused", "missed")
+    host = {name: count for name, count in stats.items() if count and any(word in name for word in words)}
+    with limits.lab.inside():
+        kernel = subprocess.run(["ss", "-s"], stdout=subprocess.PIPE, text=True, check=False).stdout.splitlines()[:2]
+    return f"the host counts {host}, the clients' kernel says {kernel}"
+
+
 def one_descriptor_a_connection(limits):
     server = limits.lab.start("server", "/usr/bin/python3", "-c", CODE, log="echo.log")
     for port in PORTS:
@@ -186,7 +197,11 @@ def one_descriptor_a_connection(limits):
         print(f"{HELD} connections in {made:.1f} s, {size / HELD:.1f} KiB each in program and host", flush=True)
         for peer in peers:
             peer.close()
-    rarely("all are closed", lambda: descriptors(server.pid) <= before + 4, 120 * SLOW)
+    print("\n".join(steps), flush=True)
+    try:
+        rarely("all are closed", lambda: descriptors(server.pid) <= before + 4, 120 * SLOW)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {descriptors(server.pid) - before} are left; {what_is_left(limits)}") from None
     step("closed")
     # A ring keeps its first page for the next connection: those that come now cost nothing.
     with served(limits.lab, 1_000):
@@ -194,7 +209,7 @@ def one_descriptor_a_connection(limits):
             peer.close()
     rarely("these are closed too", lambda: descriptors(server.pid) <= before + 4, 20 * SLOW)
     step("closed another 1000")
-    print("\n".join(steps), flush=True)
+    print("\n".join(steps[-2:]), flush=True)
     after = resident_kib(host) + resident_kib(server.pid)
     assert after <= size + 1_024, f"{size} KiB, and {after} after all were closed and some came again"
     limits.lab.end(server)
