@@ -11,12 +11,14 @@ import signal
 import subprocess
 import time
 
-from harness import ROOT, SERVER, Lab, main, wait_for
+from harness import ROOT, SERVER, Lab, main, served, wait_for
 
 LONG = os.environ.get("KNET_TEST_LONG") == "1"
 TIMES = int(os.environ.get("KNET_TEST_TIMES", 1_000 if LONG else 30))
 SEED = int(os.environ.get("KNET_TEST_SEED", random.randrange(1 << 32)))
 PORT = 7400
+# Files of statistics that are kept (host/admin/telemetry/persist.rs).
+KEPT = 10
 # Between two looks the host may take so much for tables that are touched for the first time.
 ROOM_KIB = 3_072
 
@@ -39,6 +41,45 @@ peer.recv(1)
 peer.close()
 os.execv(sys.executable, [sys.executable, "-S", *sys.argv[:3], str(l.fileno()), str(turn + 1)])
 """
+
+# Makes an epoll and a socket for each generation of its children, and serves in the end.
+GENERATIONS = r"""
+import os, select, socket, sys
+anchor = socket.socket()
+anchor.bind((sys.argv[1], 0))
+anchor.listen(1)
+for _ in range(int(sys.argv[3])):
+    e, s = select.epoll(), socket.socket()
+    r, w = os.pipe()
+    children = []
+    for _ in range(int(sys.argv[4])):
+        pid = os.fork()
+        if pid == 0:
+            os.close(w)
+            os.read(r, 1)
+            os._exit(0)
+        children.append(pid)
+    os.close(w)
+    os.close(r)
+    for pid in children:
+        os.waitpid(pid, 0)
+    e.close()
+    s.close()
+l = socket.socket()
+l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+l.bind((sys.argv[1], int(sys.argv[2])))
+l.listen(16)
+e = select.epoll()
+e.register(l, select.EPOLLIN)
+while True:
+    e.poll()
+    peer, _ = l.accept()
+    peer.sendall(b"served")
+    peer.close()
+"""
+# More than there are records of epolls (channel/layout.rs).
+EPOLLS = 260
+CHILDREN = 12
 
 NGINX = """
 daemon off; worker_processes 2; user root; pid {work}/nginx.pid; error_log {work}/nginx.log;
@@ -103,8 +144,11 @@ def look(years, *watched):
 def folders(years):
     """Files that outlive processes."""
     run = os.path.join(years.lab.state, "run-s")
+    # Of the hosts before, ten leave their statistics; beside them lie those of this one and a lock.
+    statistics = os.listdir(os.path.join(run, "stats"))
+    assert len(statistics) <= KEPT + 3, statistics
     return {
-        "files in the run folder": sum(len(files) + len(below) for _, below, files in os.walk(run)),
+        "files in the run folder": sum(len(files) + len(below) for _, below, files in os.walk(run)) - len(statistics),
         "files in /dev/shm": len(os.listdir("/dev/shm")),
     }
 
@@ -167,6 +211,15 @@ def nginx_is_reloaded_again_and_again(years):
     years.lab.end(server)
 
 
+def generations_of_children_use_no_record_up(years):
+    years.port += 1
+    words = (SERVER, str(years.port), str(EPOLLS), str(CHILDREN))
+    server = years.lab.start("server", "/usr/bin/python3", "-S", "-c", GENERATIONS, *words, log="generations.log")
+    with served(years.lab):
+        wait_for("the program serves", lambda: years.asks(b"?", years.port, 2) == b"served", 120)
+    years.lab.end(server)
+
+
 def processes_are_killed_at_any_moment(years):
     """A program, its host or both; what they leave behind is taken up by those who come."""
     chance = random.Random(SEED)
@@ -216,7 +269,10 @@ def look_without_pids(years):
     return {"descriptors of the host" if name.startswith("descriptors") else name: count for name, count in held.items()}
 
 
-CASES = [a_program_executes_itself_again_and_again, nginx_is_reloaded_again_and_again, processes_are_killed_at_any_moment]
+CASES = [
+    a_program_executes_itself_again_and_again, nginx_is_reloaded_again_and_again, generations_of_children_use_no_record_up,
+    processes_are_killed_at_any_moment,
+]
 
 if __name__ == "__main__":
     if os.geteuid() != 0:
