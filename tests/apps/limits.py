@@ -118,7 +118,7 @@ def settled(pid):
         time.sleep(0.2)
         return len(set(counts[-4:])) == 1
 
-    wait_for("the descriptors settle", same)
+    wait_for("the descriptors settle", same, 10 * SLOW)
     return counts[-1]
 
 
@@ -165,6 +165,20 @@ def what_is_left(limits):
     return f"the host counts {host}, the clients' kernel says {kernel}"
 
 
+def close(limits, peers, are_left):
+    """Some at a time: a kernel whose FIN nobody acknowledges, because an emulated machine loses them by the thousand, gives up
+    its end after 100 s and tells nobody."""
+    for first in range(0, len(peers), 5_000):
+        some = peers[first : first + 5_000]
+        for peer in some:
+            peer.close()
+        left = len(peers) - first - len(some)
+        try:
+            rarely(f"all but {left} are closed", lambda: are_left(left), 60 * SLOW)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {what_is_left(limits)}") from None
+
+
 def one_descriptor_a_connection(limits):
     server = limits.lab.start("server", "/usr/bin/python3", "-c", CODE, log="echo.log")
     for port in PORTS:
@@ -195,13 +209,7 @@ def one_descriptor_a_connection(limits):
         size = resident_kib(host) + resident_kib(server.pid)
         step("answered")
         print(f"{HELD} connections in {made:.1f} s, {size / HELD:.1f} KiB each in program and host", flush=True)
-        for peer in peers:
-            peer.close()
-    print("\n".join(steps), flush=True)
-    try:
-        rarely("all are closed", lambda: descriptors(server.pid) <= before + 4, 120 * SLOW)
-    except AssertionError as error:
-        raise AssertionError(f"{error}: {descriptors(server.pid) - before} are left; {what_is_left(limits)}") from None
+        close(limits, peers, lambda left: descriptors(server.pid) <= before + left + 4)
     step("closed")
     # A ring keeps its first page for the next connection: those that come now cost nothing.
     with served(limits.lab, 1_000):
@@ -209,7 +217,7 @@ def one_descriptor_a_connection(limits):
             peer.close()
     rarely("these are closed too", lambda: descriptors(server.pid) <= before + 4, 20 * SLOW)
     step("closed another 1000")
-    print("\n".join(steps[-2:]), flush=True)
+    print("\n".join(steps), flush=True)
     after = resident_kib(host) + resident_kib(server.pid)
     assert after <= size + 1_024, f"{size} KiB, and {after} after all were closed and some came again"
     limits.lab.end(server)
