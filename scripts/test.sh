@@ -198,7 +198,7 @@ t2() {
   if [ "$(id -u)" != 0 ]; then skip "T2" "needs root for network namespaces"; return; fi
   export KNET_BUILD=release
   check "release build" 900 cargo build --release --workspace --quiet
-  for file in redis clients web bulk payload unit shell restart; do script_tests "$file" 600 "tests/apps/$file.py"; done
+  for file in redis clients web bulk payload unit shell restart short_connections years; do script_tests "$file" 600 "tests/apps/$file.py"; done
   for file in hosts revival link frames limits programs; do script_tests "faults of $file" 300 "tests/apps/faults_$file.py"; done
   script_tests "upgrade" 120 tests/apps/upgrade.py
   local programs

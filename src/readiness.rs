@@ -556,6 +556,20 @@ mod tests {
     }
 
     #[test]
+    fn edges_are_told_apart_where_their_count_begins_again() {
+        let cell = ObjectCell::default();
+        cell.host.edge.store(u32::MAX, Ordering::SeqCst);
+        cell.host.edges_in.store(u32::MAX - 1, Ordering::SeqCst);
+        let (before_in, before_out) = (edge(&cell, event::IN), edge(&cell, event::OUT));
+        for _ in 0..3 {
+            cell.host.edges_in.fetch_add(1, Ordering::SeqCst);
+            cell.host.edge.fetch_add(1, Ordering::SeqCst);
+        }
+        assert_eq!(edge(&cell, event::IN).wrapping_sub(before_in), 3);
+        assert_eq!(edge(&cell, event::OUT), before_out);
+    }
+
+    #[test]
     fn bits_are_those_of_tcp_poll() {
         use event::{ERR, HUP, IN, OUT, RDHUP, RDNORM, WRNORM};
         let cell = stream();

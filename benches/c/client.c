@@ -2,6 +2,7 @@
  * client ADDRESS PORT ping BYTES COUNT            -> {"p50": ns, "p99": ns, "p999": ns, "count": n}
  * client ADDRESS PORT send|receive STREAMS MS     -> {"mbit_s": x, "count": streams}
  * client ADDRESS PORT connect PARALLEL MS         -> {"per_s": x, "count": connections}
+ * client ADDRESS PORT short PARALLEL COUNT        for each line on stdin so many connections of that kind, however long they take -> "made N"; ends with stdin
  * client ADDRESS PORT hold COUNT BYTES            connections from the addresses in BENCH_LOCAL in turn; one request and answer of BYTES each, then "ready N"; for each line "ping" on
  *                                                 stdin one more on the next connection -> its nanoseconds; ends with stdin
  */
@@ -175,6 +176,16 @@ static void connect_often(int parallel, uint64_t ms)
 	printf("{\"per_s\": %.1f, \"count\": %lu}\n", (double)done * 1e9 / (double)(now_ns() - begin), first + done);
 }
 
+static void connect_when_asked(int parallel, unsigned long count)
+{
+	char line[64];
+
+	while (fgets(line, sizeof line, stdin) != NULL) {
+		printf("made %lu\n", short_ones(parallel, UINT64_MAX, count));
+		fflush(stdout);
+	}
+}
+
 /* Many connections at once: one round trip each takes long. */
 static void join_all(int *fds, int count, size_t bytes)
 {
@@ -224,6 +235,8 @@ int main(int argc, char **argv)
 		stream(WHAT_SOURCE, atoi(argv[4]), (uint64_t)atol(argv[5]));
 	else if (strcmp(argv[3], "connect") == 0)
 		connect_often(atoi(argv[4]), (uint64_t)atol(argv[5]));
+	else if (strcmp(argv[3], "short") == 0)
+		connect_when_asked(atoi(argv[4]), (unsigned long)atol(argv[5]));
 	else if (strcmp(argv[3], "hold") == 0)
 		hold(atoi(argv[4]), (size_t)atol(argv[5]));
 	else

@@ -100,21 +100,26 @@ pub struct Receiver<T> {
 /// A ring of `entries` slots, rounded up to a power of two.
 #[must_use]
 pub fn ring<T: Send>(entries: u32) -> (Sender<T>, Receiver<T>) {
+    ring_from(entries, 0)
+}
+
+/// The same, with `first` values pushed and taken already.
+fn ring_from<T: Send>(entries: u32, first: u32) -> (Sender<T>, Receiver<T>) {
     let empty = || UnsafeCell::new(MaybeUninit::uninit());
     let shared = Arc::new(Shared {
         slots: (0..entries.next_power_of_two()).map(|_| empty()).collect(),
-        tail: Line(AtomicU32::new(0)),
-        head: Line(AtomicU32::new(0)),
+        tail: Line(AtomicU32::new(first)),
+        head: Line(AtomicU32::new(first)),
     });
     let sender = Sender {
         shared: Arc::clone(&shared),
-        tail: 0,
-        head: 0,
+        tail: first,
+        head: first,
     };
     let receiver = Receiver {
         shared,
-        head: 0,
-        tail: 0,
+        head: first,
+        tail: first,
     };
     (sender, receiver)
 }
@@ -196,7 +201,8 @@ mod tests {
 
     #[test]
     fn what_is_published_comes_in_order_and_a_full_ring_refuses() {
-        let (mut sender, mut receiver) = ring(3);
+        // Positions go round.
+        let (mut sender, mut receiver) = ring_from(3, u32::MAX - 5);
         for round in 0..5 {
             for n in 0..4 {
                 assert_eq!(sender.push(round * 10 + n), Ok(()));

@@ -355,6 +355,22 @@ mod tests {
     }
 
     #[test]
+    fn a_generation_begins_again_and_the_one_before_stays_stale() {
+        let mut table = FlowTable::new(4, [0; 16]);
+        let index = table
+            .insert(key(80, 1), Engine::vacant(), Phase::Owned)
+            .unwrap();
+        table.parts(index).unwrap().0.generation = u32::MAX;
+        let old = table.id(index);
+        table.remove(index);
+        let again = table.insert(key(80, 2), Engine::vacant(), Phase::Owned);
+        assert_eq!(again, Some(index));
+        assert_eq!(table.id(index).generation, 0);
+        assert_eq!(table.resolve(old), None);
+        assert_eq!(table.resolve(table.id(index)), Some(index));
+    }
+
+    #[test]
     fn a_detached_flow_is_not_found_and_its_endpoints_are_free() {
         let mut table = FlowTable::new(4, [0; 16]);
         let old = table

@@ -24,7 +24,7 @@ pub struct PortAllocator {
     first: u16,
     last: u16,
     secret: [u8; 16],
-    counters: [u32; COUNTERS],
+    counters: [u64; COUNTERS],
     /// Destinations for which a search through the whole range found nothing a short while ago.
     exhausted: Vec<Exhausted>,
 }
@@ -47,7 +47,7 @@ impl PortAllocator {
         let mut counters = [0; COUNTERS];
         for (number, counter) in (0_u8..).zip(&mut counters) {
             let [low, high, ..] = siphash(&secret, &[number]).to_le_bytes();
-            *counter = u32::from(u16::from_le_bytes([low, high])).wrapping_add(start);
+            *counter = u64::from(u16::from_le_bytes([low, high])) + u64::from(start);
         }
         Self {
             first,
@@ -97,6 +97,7 @@ impl PortAllocator {
         let (port, range) = (key.local.port(), self.first..=self.last);
         if let Some(known) = self.known(*key.local.ip(), key.remote)
             && range.contains(&port)
+            && known.left.len() < range.len()
         {
             known.left.push_back(port);
         }
@@ -119,7 +120,7 @@ impl PortAllocator {
         let [index, ..] = self.hash(local, remote, DOMAIN_COUNTER).to_le_bytes();
         let counter = self.counters.get_mut(usize::from(index) % COUNTERS)?;
         for _ in 0..count {
-            let place = offset.wrapping_add(u64::from(*counter)) % u64::from(count);
+            let place = offset.wrapping_add(*counter) % u64::from(count);
             *counter = counter.wrapping_add(1);
             // The place is below the count, so that the sum is at most `last`.
             let port = self.first.saturating_add(u16::try_from(place).ok()?);
@@ -186,6 +187,19 @@ mod tests {
     }
 
     #[test]
+    fn the_round_is_whole_after_four_billion_connections() {
+        let range = (49_152, 65_535);
+        let walk = PortWalk {
+            secret: [1; 16],
+            start: u32::MAX - 1_000,
+        };
+        let mut ports = PortAllocator::new(range, walk);
+        let mut pick = || ports.pick(Instant::ZERO, LOCAL, remote(2, 80), |_| false);
+        let seen: BTreeSet<u16> = (range.0..=range.1).filter_map(|_| pick()).collect();
+        assert_eq!(seen.len(), usize::from(range.1 - range.0) + 1);
+    }
+
+    #[test]
     fn ports_in_use_are_stepped_over_and_the_last_free_one_is_found() {
         let mut random = Seeded::new(30);
         for _ in 0..200 {
@@ -245,6 +259,22 @@ mod tests {
         assert_eq!(pick(&mut ports, now, to, None), (None, 0));
         now = now + SEARCH_AGAIN_AFTER;
         assert_eq!(pick(&mut ports, now, to, None), (None, 1_000));
+    }
+
+    #[test]
+    fn ports_that_nobody_picks_again_do_not_pile_up() {
+        let mut ports = allocator((1_000, 1_009), [4; 16]);
+        let to = remote(2, 80);
+        assert_eq!(ports.pick(Instant::ZERO, LOCAL, to, |_| true), None);
+        // Connections of a program that chooses its port itself.
+        for _ in 0..100 {
+            ports.leave(FlowKey {
+                local: SocketAddrV4::new(LOCAL, 1_005),
+                remote: to,
+            });
+        }
+        assert_eq!(ports.known(LOCAL, to).unwrap().left.len(), 10);
+        assert!(ports.pick(Instant::ZERO, LOCAL, to, |_| false).is_some());
     }
 
     #[test]

@@ -5,8 +5,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::ffi::process;
 use crate::thread;
 
-/// Processes that a record can list; with more it is never freed.
-const HOLDERS: usize = 8;
+/// Processes that a record can list; with more it is never freed. A server that makes an epoll for each generation of so many
+/// children would run out of records in time.
+const HOLDERS: usize = 64;
 
 /// A place with this bit is that of a program which a process is about to have executed by a child, as [`heir`] says.
 const HEIR: u32 = 1 << 31;
@@ -30,11 +31,20 @@ const fn keeper(place: u32) -> u32 {
 
 /// The processes that hold a record.
 #[repr(C)]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Holders {
     pids: [AtomicU32; HOLDERS],
     /// Non-zero: some holder found no place, so the record stays.
     crowded: AtomicU32,
+}
+
+impl Default for Holders {
+    fn default() -> Self {
+        Self {
+            pids: [const { AtomicU32::new(0) }; HOLDERS],
+            crowded: AtomicU32::new(0),
+        }
+    }
 }
 
 impl Holders {
@@ -238,7 +248,7 @@ mod tests {
         assert!(!holders.is_empty());
         assert!(holders.sweep());
         let living = thread::process();
-        for _ in 0..20 {
+        for _ in 0..=HOLDERS {
             holders.add(child.unsigned_abs());
         }
         holders.add(heir(child.unsigned_abs(), 3));
@@ -249,7 +259,7 @@ mod tests {
             "the dead make room"
         );
         assert!(holders.remove(living) || holders.sweep());
-        for _ in 0..10 {
+        for _ in 0..=HOLDERS {
             holders.add(living);
         }
         assert!(!holders.remove(living), "a crowded record is never freed");

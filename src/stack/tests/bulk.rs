@@ -137,7 +137,11 @@ fn carry(
 
 /// Moves `bytes` each way and checks what arrives. Returns the pair for more questions.
 fn transfer(bytes: u64, faults: Faults, seed: u64) -> Pair {
-    let mut pair = Pair::with(config(1), config(2), seed);
+    transfer_on(Pair::with(config(1), config(2), seed), bytes, faults)
+}
+
+/// The same on a pair on which nothing has happened yet.
+pub(super) fn transfer_on(mut pair: Pair, bytes: u64, faults: Faults) -> Pair {
     pair.a.listen(80, 8);
     let (a, b) = pair.join();
     pair.faults = faults;

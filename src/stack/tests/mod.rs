@@ -17,6 +17,7 @@ mod silence;
 mod sweep;
 mod urgent;
 mod window;
+mod years;
 
 use core::net::Ipv4Addr;
 use core::time::Duration;
