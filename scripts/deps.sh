@@ -31,6 +31,7 @@ knet_needs() {
 		test demo | command pgrep | procps | procps-ng
 		test demo | command taskset | util-linux | util-linux
 		test demo | command python3 | python3 | python3
+		test | command nft | nftables | nftables
 		test | command g++ | g++ | gcc-c++
 		test | command pip3 | python3-pip | python3-pip
 		test | command nm | binutils | binutils

@@ -31,6 +31,35 @@ def link_down_and_up(faults):
     faults.lab.end(server)
 
 
+def frames_that_a_path_loses_come_again_soon(faults):
+    """The client's kernel throws away one frame in thirteen, which is each of an answer's in turn. By time-outs of a second, 300 answers would take half a minute."""
+    server = faults.echo()
+    peer = connects(faults)
+    peer.settimeout(30)
+    inside = ["ip", "netns", "exec", f"knet-{faults.lab.name}-c", "nft"]
+    rules = "add table ip loss; add chain ip loss in { type filter hook input priority 0; }; add rule ip loss in numgen inc mod 13 0 drop"
+    subprocess.run([*inside, rules], check=True)
+    times = []
+    try:
+        for number in range(300):
+            begin = time.monotonic()
+            question = bytes([number % 256]) * 4096
+            peer.sendall(question)
+            got = b""
+            while len(got) < len(question):
+                got += peer.recv(len(question))
+            assert got == question
+            times.append(time.monotonic() - begin)
+    finally:
+        subprocess.run([*inside, "delete table ip loss"], check=True)
+    stats = faults.lab.stats()
+    assert stats.get("segments_mended", 0) + stats.get("peers_asked", 0) > 10, stats
+    late = [round(took, 2) for took in times if took > 0.9]
+    assert len(late) <= 3, late
+    peer.close()
+    faults.lab.end(server)
+
+
 SENDERS = r"""
 import errno, os, socket, sys, threading, time
 l = socket.socket()
@@ -236,7 +265,7 @@ def the_interface_is_deleted_while_running(faults):
 
 
 CASES = [
-    link_down_and_up, a_peer_that_falls_silent_under_load_is_given_up, mtu_of_the_interface_changed,
+    link_down_and_up, frames_that_a_path_loses_come_again_soon, a_peer_that_falls_silent_under_load_is_given_up, mtu_of_the_interface_changed,
     interface_renamed_while_running, connect_answers_as_the_network_does,
     the_address_on_a_kernel_interface_is_refused, an_interface_with_other_addresses_is_refused_unless_exclusive,
     the_interface_is_deleted_while_running,
