@@ -12,6 +12,7 @@ use super::handshake::segment_limit;
 use super::interface::interface;
 use super::isn::{isn, seed_for};
 use super::neighbor::Resolution;
+use super::recovery::Recovery;
 use super::segment::ControlSegment;
 use super::stack::{Io, Stack};
 use super::watchdog::Watchdog;
@@ -135,6 +136,7 @@ impl Stack {
             cold.state = FlowState::SynSent;
             cold.mark = ChangeMark::KNOWN;
             cold.watchdog = Watchdog::new(now);
+            cold.recovery = Recovery::default();
             cold.places = places;
             cold.meter.reset(backed, capacity, io.now);
             cold.meter.mtu_class = port_class;

@@ -147,6 +147,7 @@ impl Stack {
                     let Some((_, cold)) = self.table.parts(index) else {
                         return;
                     };
+                    cold.meter.left_now(io.now);
                     if cold.meter.retransmits != before.0 {
                         self.counters.time_outs.raise();
                         break;

@@ -9,6 +9,7 @@ use super::frame::ETHERTYPE_IPV4;
 use super::handshake::{clamp_peer_mss, segment_limit, shift_of};
 use super::interface::interface;
 use super::isn::{isn, seed_for};
+use super::recovery::Recovery;
 use super::segment::ControlSegment;
 use super::stack::{Io, Stack};
 use super::time_wait::Verdict;
@@ -153,6 +154,7 @@ impl Stack {
             cold.held = held;
             cold.next_hop = next_hop;
             cold.watchdog = Watchdog::new(io.now);
+            cold.recovery = Recovery::default();
             cold.places = places;
             cold.meter.reset(backed, capacity, io.now);
             cold.meter.mtu_class = port_class;

@@ -277,6 +277,12 @@ impl Meter {
         Some(())
     }
 
+    /// What left last was sent at a time that has not come; it left now, and is not timed.
+    pub(crate) fn left_now(&mut self, now: Instant) {
+        self.data_left_ms = millis(now);
+        self.timed = Instant::ZERO;
+    }
+
     /// A first segment left once more, of `in_flight` bytes, because of a time-out or else of duplicates of an acknowledgement: the
     /// threshold falls, once for all time-outs of one segment (smoltcp's CUBIC; RFC 9438 section 4.6).
     pub(crate) fn note_loss(&mut self, in_flight: u32, timed_out: bool) {

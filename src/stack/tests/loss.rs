@@ -6,7 +6,7 @@ use super::config;
 use super::pair::{Faults, Pair};
 use super::peer::{ACK, FIN, PEER_ISS, PEER_PORT, Script, Segment};
 use crate::id::FlowId;
-use crate::stack::{FlowOptions, StackConfig};
+use crate::stack::{Close, FlowOptions, StackConfig};
 
 fn roomy(host: u8) -> StackConfig {
     StackConfig {
@@ -286,6 +286,41 @@ fn a_segment_that_is_overtaken_is_given_a_moment() {
     let again = heard(&mut script, Duration::from_millis(3));
     assert_eq!(again.len(), 1, "{again:?}");
     assert_eq!((again[0].1, again[0].2), (una, segment));
+}
+
+#[test]
+fn what_a_time_out_sends_again_left_now() {
+    let (mut script, flow, una) = scripted();
+    script.host.stack.send(script.now, flow, &[7; 100]);
+    while script.host.facts(flow).retransmits == 0 {
+        script.wait(Duration::from_millis(10));
+    }
+    let view = script.host.stack.view_of(script.now, flow).unwrap();
+    assert!(view.quiet_ms <= 10, "{} ms", view.quiet_ms);
+    // An acknowledgement of it says nothing of the path.
+    let srtt = script.host.facts(flow).srtt_us;
+    script.tell(&Segment::new(ACK, PEER_ISS + 1, una + 100));
+    assert_eq!(script.host.facts(flow).srtt_us, srtt);
+}
+
+#[test]
+fn a_flow_knows_nothing_of_the_losses_of_the_one_before() {
+    let mut pair = Pair::with(roomy(1), roomy(2), 4);
+    pair.a.listen(80, 4);
+    for _ in 0..3 {
+        let (a, b) = pair.join();
+        let (_, cold) = pair.a.stack.table.look(a.index).unwrap();
+        assert!(!cold.recovery.is_alert());
+        pair.a.stack.send(pair.now, a, &[1; 9_000]);
+        pair.cut = true;
+        pair.run(Duration::from_millis(700));
+        let (_, cold) = pair.a.stack.table.look(a.index).unwrap();
+        assert!(cold.recovery.is_alert());
+        pair.a.stack.close(pair.now, a, Close::Abort);
+        pair.b.stack.close(pair.now, b, Close::Abort);
+        pair.run(Duration::from_millis(10));
+        pair.cut = false;
+    }
 }
 
 #[test]
