@@ -9,7 +9,7 @@ use super::recovery::{Ack, Mend, UnderWay};
 use super::segment::ControlSegment;
 use super::sequence::{rcv_nxt, snd_una};
 use super::stack::{Io, Stack};
-use crate::time::{Instant, sooner};
+use crate::time::Instant;
 
 impl Stack {
     /// Mends what an acknowledgement showed to be lost; it was fed, and settled. `una` was the first number that had not been
@@ -44,12 +44,22 @@ impl Stack {
         let Some((hot, cold)) = self.table.parts(index) else {
             return;
         };
-        if !can_mend(hot, cold) {
+        if can_mend(hot, cold) {
+            let under_way = under_way(hot, cold);
+            let mend = cold.recovery.on_time(io.now, under_way, &cold.meter);
+            return self.mend(io, index, mend);
+        }
+        if !is_closed_over(hot, cold) || io.now < cold.recovery.due_closed(io.now, &cold.meter) {
             return;
         }
-        let under_way = under_way(hot, cold);
-        let mend = cold.recovery.on_time(io.now, under_way, &cold.meter);
-        self.mend(io, index, mend);
+        let Some(interface) = self.interfaces.of(cold.meter.mtu_class) else {
+            return;
+        };
+        if hot.engine.poll_at(interface, io.now) == Due::Ingress {
+            cold.recovery.asked(io.now);
+            cold.meter.backoff = cold.meter.backoff.saturating_add(1);
+            self.ask_peer(io, index);
+        }
     }
 
     /// The path has become narrower: what is under way did not fit, and comes again at once (Linux `tcp_simple_retransmit`).
@@ -163,23 +173,34 @@ impl Stack {
     }
 }
 
-/// The sooner of `due` and when a loss is to be mended.
+/// The time at which a loss is to be mended; `engine`: when the engine wants to be asked itself.
 pub(crate) fn mend_at(
     now: Instant,
     hot: &Hot,
     cold: &Cold,
-    due: Option<Instant>,
+    engine: Option<Instant>,
 ) -> Option<Instant> {
-    if !can_mend(hot, cold) {
-        return due;
+    if can_mend(hot, cold) {
+        let bytes = under_way(hot, cold).bytes();
+        return Some(cold.recovery.due(now, bytes, &cold.meter));
     }
-    let bytes = under_way(hot, cold).bytes();
-    let at = cold.recovery.due(now, bytes, &cold.meter);
-    sooner(due, Some(at))
+    (engine.is_none() && is_closed_over(hot, cold))
+        .then(|| cold.recovery.due_closed(now, &cold.meter))
 }
 
-/// Whether something is under way that can be sent again. A closed window is the engine's to look behind.
+/// Whether something is under way that can be sent again.
 fn can_mend(hot: &Hot, cold: &Cold) -> bool {
+    cold.meter.peer_window > 0 && is_under_way(hot, cold)
+}
+
+/// Whether the peer has closed its window over what is under way. The engine looks behind a closed window, but not when its time-out
+/// finds it so: then it waits for ever for a word of the peer's, which may be lost.
+fn is_closed_over(hot: &Hot, cold: &Cold) -> bool {
+    cold.meter.peer_window == 0 && is_under_way(hot, cold)
+}
+
+/// Whether bytes or a FIN have left, and the peer of an open connection has not acknowledged them.
+fn is_under_way(hot: &Hot, cold: &Cold) -> bool {
     let synchronised = matches!(
         cold.state,
         FlowState::Established
@@ -189,7 +210,6 @@ fn can_mend(hot: &Hot, cold: &Cold) -> bool {
             | FlowState::LastAck
     );
     synchronised
-        && cold.meter.peer_window > 0
         && snd_una(cold) != hot.track.snd_nxt
         && !hot.flags.has(Flags::UNRESOLVED.with(Flags::DETACHED))
 }

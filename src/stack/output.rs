@@ -394,8 +394,8 @@ impl Stack {
             Due::Ingress => None,
         };
         let starved = hot.flags.has(Flags::STARVED).then(|| now + RETRY);
-        let soon = mend_at(now, hot, cold, sooner(sooner(engine, dog), starved));
-        match soon {
+        let mend = mend_at(now, hot, cold, engine);
+        match sooner(sooner(engine, mend), sooner(dog, starved)) {
             Some(at) => self.wheel.arm(index, at),
             None => self.wheel.cancel(index),
         }

@@ -181,6 +181,17 @@ impl Recovery {
         self.since.before(now) + self.patience(bytes, meter)
     }
 
+    /// The peer was asked.
+    pub(crate) fn asked(&mut self, now: Instant) {
+        self.wait = Wait::Asked;
+        self.since = Stamp::of(now);
+    }
+
+    /// When to ask a peer whose window closed over what is under way.
+    pub(crate) fn due_closed(&self, now: Instant, meter: &Meter) -> Instant {
+        self.since.before(now) + meter.rto()
+    }
+
     /// What time makes to be done; the caller does it.
     pub(crate) fn on_time(&mut self, now: Instant, under_way: UnderWay, meter: &Meter) -> Mend {
         if now < self.due(now, under_way.bytes(), meter) {
@@ -189,8 +200,7 @@ impl Recovery {
         match self.wait {
             Wait::Overtaken => Mend::First,
             Wait::Answer => {
-                self.wait = Wait::Asked;
-                self.since = Stamp::of(now);
+                self.asked(now);
                 Mend::Ask
             }
             Wait::Asked | Wait::TimedOut => Mend::TimeOut,

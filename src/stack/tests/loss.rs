@@ -351,3 +351,25 @@ fn what_was_received_before_is_acknowledged_each_time() {
         assert_eq!(script.ask(&fin).tcp.ack, PEER_ISS + 7);
     }
 }
+
+#[test]
+fn a_window_that_closes_over_a_loss_is_asked_for() {
+    let (mut script, flow, una) = scripted();
+    script.host.stack.send(script.now, flow, &[7; 100]);
+    script.wait(Duration::from_micros(10));
+    let mut closed = Segment::new(ACK, PEER_ISS + 1, una);
+    closed.window = 0;
+    script.burst(core::slice::from_ref(&closed));
+    // That it opens again is lost, or never told.
+    script.wait(Duration::from_secs(100));
+    assert!(!heard(&mut script, Duration::from_secs(130)).is_empty());
+    let open = Segment::new(ACK, PEER_ISS + 1, una);
+    script.burst(core::slice::from_ref(&open));
+    let again = heard(&mut script, Duration::from_secs(130));
+    assert!(
+        again
+            .iter()
+            .any(|(_, seq, length)| (*seq, *length) == (una, 100)),
+        "{again:?}"
+    );
+}
