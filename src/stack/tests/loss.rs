@@ -373,3 +373,40 @@ fn a_window_that_closes_over_a_loss_is_asked_for() {
         "{again:?}"
     );
 }
+
+#[test]
+fn a_reader_that_rests_and_a_path_that_loses_end_together() {
+    for seed in 0..10 {
+        let mut path = Path::new(500, seed);
+        path.pair.faults.reorder = 300;
+        path.pair.faults.duplicate = 300;
+        let total = 600_000_u64;
+        let mut left = usize::try_from(total).unwrap();
+        let mut next_read = path.pair.now;
+        let begin = path.pair.now;
+        while path.read[1] < total {
+            let room = path.pair.a.facts(path.a).tx_room.min(left);
+            if room > 0 {
+                let now = path.pair.now;
+                left -= path.pair.a.stack.send(now, path.a, &vec![7; room]);
+                if left == 0 {
+                    path.pair.a.stack.shutdown_write(now, path.a);
+                }
+            }
+            path.pair.turn();
+            let now = path.pair.now;
+            if now >= next_read {
+                path.read[1] += path.pair.b.read(now, path.b, path.read[1]).len() as u64;
+                next_read = now + Duration::from_millis(300);
+                path.pair.turn();
+            }
+            let next = path.pair.next().map_or(next_read, |at| at.min(next_read));
+            path.pair.now = next.max(path.pair.now + Duration::from_micros(1));
+            assert!(
+                path.pair.now.since(begin) < Duration::from_secs(30),
+                "seed {seed}: {} read",
+                path.read[1]
+            );
+        }
+    }
+}
