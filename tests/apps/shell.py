@@ -21,7 +21,7 @@ TOOLS = "bash sh awk basename cat chmod cut dirname env false grep head ls mkdir
 # Names that Fedora 40 and openEuler 24.03 have packages by; the first of a need that is known is taken.
 KNOWN = set("""binutils busybox patch cargo cpio kmod clang-devel clippy curl dpdk dpdk-devel dpdk-tools dpkg-dev ethtool gcc gcc-c++ gdb git git-core glibc-devel golang
 gperftools-libs haproxy httpd-tools iperf3 iproute iputils java-17-openjdk-devel jemalloc ksh libcap libseccomp
-lighttpd logrotate memcached mosquitto netcat nginx nodejs openssl pkgconf-pkg-config postgresql-contrib
+lighttpd logrotate memcached mosquitto netcat nftables nginx nodejs openssl pkgconf-pkg-config postgresql-contrib
 postgresql-server procps-ng python3 python3-gunicorn qemu-system-x86-core wireshark-cli python3-pip python3-requests python3-test redis rpm-build rpmlint rsync
 rsyslog rust rustfmt socat strace tcpdump util-linux valgrind valkey-compat-redis varnish wget""".split())
 # Not there: the tests that need them are skipped.
