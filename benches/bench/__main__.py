@@ -16,6 +16,7 @@ if __package__ is None or not __package__:
     __package__ = "bench"  # noqa: A001
 
 from . import machine
+from .calm import Calm
 from .clock import Progress, say
 from .report import write
 from .rows import merge
@@ -39,6 +40,8 @@ def parse():
     parser.add_argument("--connections", type=int, default=1000, help="memory: idle connections (the bound names 100000)")
     parser.add_argument("--ahead", action="store_true", help="both sides at nice -20 and kernel.sched_autogroup_enabled off meanwhile, "
                         "so that neighbours disturb less; the settings come back at the end (root)")
+    parser.add_argument("--patience", type=float, default=10, metavar="S", help="redis, pingpong, stream, connrate, cpu: seconds that a "
+                        "measurement waits for CPUs that no neighbour shares, or is taken again; 0: do not look (default 10)")
     parser.add_argument("--smoke", action="store_true", help="tiny, one round: whether it works at all, the figures mean nothing")
     options = parser.parse_args()
     for suite in options.suites:
@@ -46,6 +49,10 @@ def parse():
             parser.error(f"no suite '{suite}': {', '.join(SUITES)}")
     if options.smoke:
         options.rounds, options.runs, options.starts, options.requests = 1, 1, 1, 500
+    if options.smoke:
+        options.patience = 0
+    if options.patience < 0:
+        parser.error("--patience: seconds, not below 0")
     if min(options.rounds, options.starts, options.runs) < 1 or options.requests < 100:
         parser.error("at least one round, one run, one start and 100 requests")
     if options.ahead and os.geteuid() != 0:
@@ -94,7 +101,9 @@ def main():
     wanted = options.suites or list(SUITES)
     for suite in wanted:
         progress.expect(SUITES[suite].seconds(options))
+    options.calm = None
     with machine.ahead_of_others() if options.ahead else contextlib.nullcontext():
+        options.calm = Calm(options.patience)
         rows, stopped = measure(wanted, options, progress)
     show(rows)
     if options.json:

@@ -50,13 +50,14 @@ def bars(rows):
 
 
 def table(rows):
-    head = "".join(f"<th>{name}</th>" for name in ("case", "unit", "ratio", "kernel", "knet", "spread", "bound", "goal", "verdict", "served"))
+    head = "".join(f"<th>{name}</th>" for name in ("case", "unit", "ratio", "kernel", "knet", "spread", "bound", "goal", "verdict", "served", "alone"))
     lines = []
     for row in rows:
         word = verdict(row)
         served = f"{row['served_by_stack']:.0%}" if "served_by_stack" in row else ""
+        alone = f"{row['calm']:.0%}" if "calm" in row else ""
         cells = [html.escape(row["case"]), html.escape(row["unit"]), number(row["ratio"]), number(row["kernel"]), number(row["knet"]),
-                 number(row["spread"]), number(row["bound"]), number(row["goal"]), f'<span class="{word}">{word}</span>', served]
+                 number(row["spread"]), number(row["bound"]), number(row["goal"]), f'<span class="{word}">{word}</span>', served, alone]
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     return f"<table><tr>{head}</tr>{''.join(lines)}</table>"
 
@@ -67,7 +68,8 @@ def page(rows):
              "<h1>knet benchmark</h1>",
              f"<p class='note'>{time.strftime('%Y-%m-%d %H:%M')}; {os.cpu_count()} CPUs, Linux {os.uname().release}; "
              f"{judged.count('pass')} passed, {judged.count('FAIL')} failed, {judged.count('noisy')} noisy. Kernel and shim take turns; "
-             "bars are medians, circles single rounds. A row whose (max - min) / median is above 0.3 is noisy and judged neither way.</p>"]
+             "bars are medians, circles single rounds. A row whose (max - min) / median is above 0.3 is noisy and judged neither way. "
+             "Alone: the share of measurements for which no neighbour had a part of the CPUs.</p>"]
     for suite in dict.fromkeys(row["suite"] for row in rows):
         mine = [row for row in rows if row["suite"] == suite]
         notes = {f"progress {row['progress']}: {', '.join(row.get('threads', []))}" for row in mine if "progress" in row}

@@ -26,10 +26,14 @@ class Results:
         self.suite = suite
         self.raw = {}
         self.facts = {}
+        self.calm = {}
         self.rows = []
 
-    def add(self, case, unit, side, value):
+    def add(self, case, unit, side, value, calm=None):
+        """One measurement more; `calm`: whether nobody shared the CPUs with it."""
         self.raw.setdefault((case, unit), {}).setdefault(side, []).append(value)
+        if calm is not None:
+            self.calm.setdefault((case, unit), []).append(calm)
 
     def describe(self, case, **facts):
         """Facts that each row of a case states: progress, threads, served_by_stack. A share is kept as the worst one."""
@@ -78,6 +82,9 @@ class Results:
         for row in self.rows:
             facts = next((facts for case, facts in self.facts.items() if row["case"].startswith(case)), {})
             row.update(facts)
+            calm = self.calm.get((row["case"], row["unit"]))
+            if calm:
+                row["calm"] = sum(calm) / len(calm)
             if row.get("served_by_stack", 1.0) < 1.0:
                 row["pass"] = False
         return self.rows

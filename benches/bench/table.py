@@ -21,5 +21,7 @@ def show(rows):
         for progress in dict.fromkeys(row["progress"] for row in mine if "progress" in row):
             some = [row for row in mine if row.get("progress") == progress]
             shares = [row["served_by_stack"] for row in some if "served_by_stack" in row]
+            calm = [row["calm"] for row in some if "calm" in row]
+            alone = f"; on CPUs that nobody shared: {sum(calm) / len(calm):.0%} of measurements" if calm else ""
             served = f"; served by the stack: {min(shares):.0%} of connections" if shares else ""
-            print(f"{suite}: progress {progress}; {'; '.join(some[0].get('threads', []))}{served}")
+            print(f"{suite}: progress {progress}; {'; '.join(some[0].get('threads', []))}{served}{alone}")

@@ -49,9 +49,9 @@ def lab_knows(option):
     return f"--{option} " in text
 
 
-def program(name):
+def program(name, *flags):
     """Builds benches/c/NAME.c when it is not built, and returns its path."""
-    return built(name, name)
+    return built(name, name, *flags)
 
 
 def preloaded(name):

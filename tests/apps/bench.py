@@ -14,6 +14,9 @@ from harness import ROOT, main, wait_for
 
 sys.path.insert(0, os.path.join(ROOT, "benches"))
 
+from bench.calm import TAKES, Calm  # noqa: E402
+from bench.rows import KERNEL, KNET, Results  # noqa: E402
+
 AUTOGROUP = "/proc/sys/kernel/sched_autogroup_enabled"
 FIELDS = {"suite", "case", "unit", "kernel", "knet", "ratio", "spread", "bound", "goal", "noisy", "pass", "raw", "progress", "threads"}
 
@@ -74,7 +77,83 @@ def ahead_of_others_and_back(_):
         assert file.read() == before
 
 
+class Looks:
+    """Paces of two CPUs as they are asked for, one after another; the last one stays."""
+
+    def __init__(self, *paces):
+        self.paces = list(paces)
+        self.taken = 0
+
+    def calm(self, patience=30):
+        calm = Calm(patience, cpus=[0, 1], paces=lambda: [900.0, 880.0])
+        calm.paces = lambda: self.paces.pop(0) if len(self.paces) > 1 else self.paces[0]
+        return calm
+
+    def take(self):
+        self.taken += 1
+        return self.taken
+
+
+ALONE, SHARED = [890.0, 870.0], [890.0, 440.0]
+
+
+def a_measurement_waits_for_cpus_that_nobody_shares(_):
+    looks = Looks(SHARED, SHARED, ALONE)
+    assert looks.calm().measured(looks.take) == (1, True)
+
+
+def a_measurement_that_a_neighbour_joined_is_taken_again(_):
+    looks = Looks(ALONE, SHARED, ALONE)
+    assert looks.calm().measured(looks.take) == (2, True)
+
+
+def a_neighbour_who_comes_each_time_is_named_and_ends_the_attempts(_):
+    looks = Looks(ALONE, SHARED, ALONE, SHARED, ALONE, SHARED, ALONE)
+    assert looks.calm().measured(looks.take) == (TAKES, False)
+
+
+def a_neighbour_who_stays_costs_the_patience_and_less_of_it_each_time(_):
+    looks = Looks(SHARED)
+    calm = looks.calm(patience=0.4)
+    assert calm.measured(looks.take) == (1, False)
+    assert calm.patience == 0.25, calm.patience
+    calm.paces = lambda: ALONE
+    assert calm.measured(looks.take) == (2, True)
+    assert calm.patience == 0.4, calm.patience
+
+
+def without_patience_nobody_looks(_):
+    def never():
+        raise AssertionError("looked")
+
+    assert Calm(0, cpus=[0], paces=never).measured(lambda: 5) == (5, None)
+
+
+def rows_say_how_many_of_their_measurements_were_alone(_):
+    results = Results("x")
+    for side, calm in ((KERNEL, True), (KNET, True), (KERNEL, False), (KNET, True)):
+        results.add("case", "unit", side, 1.0, calm)
+    results.add("other", "unit", KERNEL, 1.0)
+    results.add("other", "unit", KNET, 1.0)
+    results.compare(lambda *_: None)
+    case, other = results.done()
+    assert case["calm"] == 0.75 and "calm" not in other, (case, other)
+
+
+def the_pace_of_each_cpu_is_measured(_):
+    cpus = sorted(os.sched_getaffinity(0))
+    paces = Calm(0).measure()
+    assert len(paces) == len(cpus) and min(paces) > 0, paces
+
+
 CASES = [
+    a_measurement_waits_for_cpus_that_nobody_shares,
+    a_measurement_that_a_neighbour_joined_is_taken_again,
+    a_neighbour_who_comes_each_time_is_named_and_ends_the_attempts,
+    a_neighbour_who_stays_costs_the_patience_and_less_of_it_each_time,
+    without_patience_nobody_looks,
+    rows_say_how_many_of_their_measurements_were_alone,
+    the_pace_of_each_cpu_is_measured,
     suite("redis", least=16),
     suite("redis", "--progress", "inline", "--ends", "both", least=7, title="redis_with_both_ends_inline"),
     suite("pingpong", least=13),

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import tempfile
+from functools import partial
 
 from ..rows import AT_MOST, KERNEL, KNET, Results
 from ..world import SERVER_CPU, preloaded
@@ -35,7 +36,9 @@ def run(options, progress):
         for turn in range(options.rounds):
             for world in worlds:
                 progress.step(5, f"cpu: round {turn + 1} of {options.rounds}: {world.label}")
-                one_round(results, world, requests)
+                figures, calm = options.calm.measured(partial(one_round, world, requests))
+                for case, value in figures.items():
+                    results.add(case, "us a request", world.label, value, calm)
         for world in worlds:
             world.describe(results, "")
     finally:
@@ -58,12 +61,13 @@ def network_part(results, options, progress, requests):
             worlds.append(Redis(label, options, "both"))
         for turn in range(options.rounds):
             progress.step(2, f"cpu: round {turn + 1} of {options.rounds}: Redis without a network")
-            own = redis_alone_us(requests)
+            own, _ = options.calm.measured(partial(redis_alone_us, requests))
             for world in worlds:
                 progress.step(5, f"cpu: round {turn + 1} of {options.rounds}: {world.label}, both ends")
-                spent = world.benchmark(CLIENTS, requests, 1, 3)["server"]["us CPU"]
-                results.add(NETWORK, "us CPU", world.label, max(0.0, spent - own))
-                results.add("both ends, all of a request", "us CPU", world.label, spent)
+                figures, calm = options.calm.measured(partial(world.benchmark, CLIENTS, requests, 1, 3))
+                spent = figures["server"]["us CPU"]
+                results.add(NETWORK, "us CPU", world.label, max(0.0, spent - own), calm)
+                results.add("both ends, all of a request", "us CPU", world.label, spent, calm)
         for world in worlds:
             world.describe(results, "both ends")
     finally:
@@ -85,13 +89,16 @@ def redis_alone_us(requests):
     return (figures["SET"] + figures["GET"]) / 2 / 1000
 
 
-def one_round(results, world, requests):
+def one_round(world, requests):
+    """What a request takes the server's side and the machine."""
     stats = world.lab.stats() if world.label == KNET else {}
     cpu, busy = world.cpu_ns(), world.busy_ns()
     world.benchmark(CLIENTS, requests, 1, 3)
     cpu, busy = world.cpu_ns() - cpu, world.busy_ns() - busy
     idle = world.lab.stats()["turns_idle_ns"] - stats["turns_idle_ns"] if world.label == KNET else 0
     per = 1000 * 2 * requests
-    results.add("server's side, less idle turns", "us a request", world.label, (cpu - idle) / per)
-    results.add("server's side, as it is", "us a request", world.label, cpu / per)
-    results.add("whole machine, client too", "us a request", world.label, busy / per)
+    return {
+        "server's side, less idle turns": (cpu - idle) / per,
+        "server's side, as it is": cpu / per,
+        "whole machine, client too": busy / per,
+    }

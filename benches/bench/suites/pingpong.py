@@ -5,6 +5,7 @@ idle-priority programs keep both from halting.
 """
 
 import statistics
+from functools import partial
 
 from .. import machine
 from ..rows import AT_MOST, KERNEL, KNET, Results
@@ -29,9 +30,10 @@ def run(options, progress):
             for size in SIZES:
                 for world in worlds:
                     progress.step(3, f"pingpong: round {turn + 1} of {options.rounds}: {world.label}, {size} B")
-                    figures = world.client("ping", size, count if size < 16384 else count // 4)
+                    many = count if size < 16384 else count // 4
+                    figures, calm = options.calm.measured(partial(world.client, "ping", size, many))
                     for key, unit in UNITS:
-                        results.add(f"{size} B", unit, world.label, figures[key] / 1000)
+                        results.add(f"{size} B", unit, world.label, figures[key] / 1000, calm)
                     if size == AWAKE_SIZE and world.label == KERNEL:
                         with machine.kept_awake():
                             figures = world.client("ping", size, count)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import statistics
 import time
+from functools import partial
 
 from .. import machine
 from ..clock import say
@@ -139,9 +140,10 @@ def one_kind(options, progress, ends):
                 for world in worlds:
                     progress.step(4, f"redis: round {turn + 1} of {options.rounds}: {world.label}, {ends}, {clients} clients, -P {depth}, "
                                      f"{size} B")
-                    for test, figures in world.benchmark(clients, requests, depth, size).items():
+                    taken, calm = options.calm.measured(partial(world.benchmark, clients, requests, depth, size))
+                    for test, figures in taken.items():
                         for unit, value in figures.items():
-                            results.add(f"{prefix(ends)}{test} -c {clients} -P {depth} -d {size}", unit, world.label, value)
+                            results.add(f"{prefix(ends)}{test} -c {clients} -P {depth} -d {size}", unit, world.label, value, calm)
         results.compare(lambda case, unit: bound(options, case, unit))
         if ends == "one":
             if not options.smoke:

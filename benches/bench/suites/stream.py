@@ -1,5 +1,7 @@
 """Bulk: 1 and 8 streams of 64 KiB writes, both directions, MTU 1500 and 9000, against the kernel with and without offloads."""
 
+from functools import partial
+
 from ..rows import AT_LEAST, KERNEL, KNET, Results
 from ..world import World
 
@@ -31,10 +33,10 @@ def one_mtu(options, progress, results, mtu):
                 for verb, way in WAYS:
                     for world, offloads in worlds:
                         progress.step(3, f"stream: round {turn + 1} of {options.rounds}: {world.label}, MTU {mtu}, {streams} x {way}")
-                        rate = world.client(verb, streams, 300 if options.smoke else 2000)["mbit_s"]
+                        figures, calm = options.calm.measured(partial(world.client, verb, streams, 300 if options.smoke else 2000))
                         for against in ("offloads", "no offloads"):
                             if world.label == KNET or (against == "offloads") == offloads:
-                                results.add(f"MTU {mtu}, {streams} x {way}, kernel with {against}", "Mbit/s", world.label, rate)
+                                results.add(f"MTU {mtu}, {streams} x {way}, kernel with {against}", "Mbit/s", world.label, figures["mbit_s"], calm)
         for world, _ in worlds:
             world.describe(results, f"MTU {mtu}")
     finally:
