@@ -2,6 +2,7 @@
 //! look at a clock that is ahead.
 
 use super::api::FlowState;
+use super::demux::TcpFlags;
 use super::flow::Due;
 use super::flow_parts::{Cold, Flags, Hot};
 use super::forged::Forged;
@@ -79,8 +80,8 @@ impl Stack {
         match mend {
             Mend::Nothing => {}
             Mend::First if has_bytes => self.send_first_again(io, index),
-            // A FIN alone is sent again by the time-out only.
-            Mend::First | Mend::TimeOut => self.time_out(io, index),
+            Mend::TimeOut if has_bytes => self.time_out(io, index),
+            Mend::First | Mend::TimeOut => self.send_fin_again(io, index),
             Mend::Ask => self.ask_peer(io, index),
         }
     }
@@ -100,6 +101,38 @@ impl Stack {
             if self.feed(io, index, Some(packet.bytes()), None).is_err() {
                 return self.drop_broken(io, index);
             }
+        }
+        self.mark_dirty(index);
+    }
+
+    /// Sends a FIN again of which the bytes before it have arrived. The engine would not: three duplicates of an acknowledgement take
+    /// its timer, and then it looks for bytes only.
+    fn send_fin_again(&mut self, io: &mut Io<'_>, index: u32) {
+        self.follow_next_hop(io.now, index);
+        if self.has_room(io, index)
+            && let Some((hot, cold)) = self.table.parts(index)
+        {
+            let mut fin = ControlSegment::acknowledge(
+                hot.key,
+                snd_una(cold),
+                rcv_nxt(hot, cold),
+                cold.meter.window,
+            );
+            fin.flags = TcpFlags::FIN.with(TcpFlags::ACK);
+            fin.tos = cold.meter.tos;
+            if cold.options.ttl != 0 {
+                fin.ttl = cold.options.ttl;
+            }
+            cold.meter.retransmits = cold.meter.retransmits.saturating_add(1);
+            cold.meter.note_loss(FIN_NUMBERS, true);
+            cold.meter.left_now(io.now);
+            let (mac, looped) = (cold.mac, hot.flags.has(Flags::LOOPED));
+            self.counters.time_outs.raise();
+            self.send_control(io, &fin, mac, looped);
+        }
+        // Also when it could not leave: the next one comes later.
+        if let Some((_, cold)) = self.table.parts(index) {
+            cold.recovery.timed_out(io.now);
         }
         self.mark_dirty(index);
     }
@@ -221,5 +254,7 @@ fn under_way(hot: &Hot, cold: &Cold) -> UnderWay {
     }
 }
 
+/// Sequence numbers that a FIN takes.
+const FIN_NUMBERS: u32 = 1;
 /// Timers that the engine may have before its time-out: a delayed acknowledgement.
 const ENGINE_TIMERS: usize = 4;

@@ -6,7 +6,7 @@ use super::config;
 use super::pair::{Faults, Pair};
 use super::peer::{ACK, FIN, PEER_ISS, PEER_PORT, Script, Segment};
 use crate::id::FlowId;
-use crate::stack::{Close, FlowOptions, StackConfig};
+use crate::stack::{Close, FlowOptions, FlowState, StackConfig};
 
 fn roomy(host: u8) -> StackConfig {
     StackConfig {
@@ -333,6 +333,32 @@ fn a_lost_fin_comes_again_soon() {
     assert_eq!(again.len(), 1);
     assert!(again[0].is(ACK | FIN));
     assert_eq!(again[0].tcp.seq, una);
+}
+
+#[test]
+fn a_fin_that_gets_lost_again_and_again_comes_until_it_is_there() {
+    let (mut script, flow, una) = scripted();
+    script.host.stack.shutdown_write(script.now, flow);
+    let mut fins = 0;
+    // The peer says each time that all it has not got is the FIN.
+    let nothing = Segment::new(ACK, PEER_ISS + 1, una);
+    for _ in 0..20 {
+        fins += script
+            .wait(Duration::from_secs(2))
+            .iter()
+            .filter(|(_, heard)| heard.is(ACK | FIN))
+            .count();
+        fins += script
+            .burst(&[nothing.clone()])
+            .iter()
+            .filter(|heard| heard.is(ACK | FIN))
+            .count();
+    }
+    assert!((8..16).contains(&fins), "{fins} in 40 s");
+    assert_eq!(script.host.facts(flow).error, None);
+    script.tell(&Segment::new(ACK, PEER_ISS + 1, una + 1));
+    assert_eq!(script.host.facts(flow).state, FlowState::FinWait2);
+    assert!(script.wait(Duration::from_secs(10)).is_empty());
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod pair;
 mod peer;
 mod restart;
 mod silence;
+mod storm;
 mod sweep;
 mod urgent;
 mod window;
