@@ -156,11 +156,22 @@ impl Stack {
         self.send_control(io, &question, mac, looped);
     }
 
+    /// The engine has bytes under way and waits for nothing: a window that closed meanwhile and opened again has taken its timer, and
+    /// what it lets out is what has left. Its first segment goes again, and winds the timer up.
+    fn wind_up(&mut self, io: &mut Io<'_>, index: u32) {
+        if let Some((hot, cold)) = self.table.parts(index) {
+            let bytes = under_way(hot, cold).bytes();
+            cold.meter.note_loss(bytes, true);
+            self.counters.time_outs.raise();
+            self.send_first_again(io, index);
+        }
+    }
+
     /// Lets the engine's retransmission time-out pass, which is later than ours: everything is sent again, slowly at first.
     fn time_out(&mut self, io: &mut Io<'_>, index: u32) {
         self.follow_next_hop(io.now, index);
         let mut later = io.now;
-        for _ in 0..ENGINE_TIMERS {
+        for turn in 0..ENGINE_TIMERS {
             let Some((hot, cold)) = self.table.parts(index) else {
                 return;
             };
@@ -169,6 +180,10 @@ impl Stack {
                 return;
             };
             match hot.engine.poll_at(interface, later) {
+                Due::Ingress if turn == 0 => {
+                    self.wind_up(io, index);
+                    break;
+                }
                 Due::Ingress => break,
                 Due::At(at) => later = at,
                 Due::Now => {

@@ -401,6 +401,31 @@ fn a_window_that_closes_over_a_loss_is_asked_for() {
 }
 
 #[test]
+fn a_window_that_closes_and_opens_over_a_loss_does_not_end_it() {
+    let (mut script, flow, una) = scripted();
+    script.host.stack.send(script.now, flow, &[7; 1_000]);
+    assert_eq!(heard(&mut script, Duration::from_micros(10)).len(), 1);
+    // The peer has some of it and closes, and opens by less than what is under way: the rest was beyond its window.
+    for window in [0, 600] {
+        let mut some = Segment::new(ACK, PEER_ISS + 1, una + 300);
+        some.window = window;
+        script.burst(&[some]);
+    }
+    let again = heard(&mut script, Duration::from_secs(5));
+    assert!(
+        again
+            .iter()
+            .filter(|(_, seq, length)| *seq == una + 300 && *length > 1)
+            .count()
+            >= 2,
+        "{again:?}"
+    );
+    script.tell(&Segment::new(ACK, PEER_ISS + 1, una + 1_000));
+    assert_eq!(script.host.facts(flow).tx_acked, 1_001);
+    assert_eq!(heard(&mut script, Duration::from_secs(300)), []);
+}
+
+#[test]
 fn a_reader_that_rests_and_a_path_that_loses_end_together() {
     for seed in 0..10 {
         let mut path = Path::new(500, seed);
