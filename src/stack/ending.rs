@@ -118,8 +118,7 @@ impl Stack {
             hot.engine.abort();
             cold.state = FlowState::Closed;
         } else {
-            hot.engine.shutdown();
-            cold.state = hot.engine.facts().state;
+            self.finish(now, index);
         }
         self.mark_dirty(index);
     }

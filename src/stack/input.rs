@@ -14,6 +14,7 @@ use super::guard::{
 };
 use super::interface::{Interface, Outlet, Wire};
 use super::join::join;
+use super::last_word::hide_closed_window;
 use super::listener::Listener;
 use super::recovery::held;
 use super::sequence::{rcv_nxt, snd_una, unsent};
@@ -268,6 +269,11 @@ impl Stack {
             }
         }
         let held = held(bytes, frame, view.snd_una);
+        let window = frame.window;
+        if plausible && view.state == FlowState::LastAck {
+            hide_closed_window(bytes, frame);
+        }
+        let mut opened = false;
         let mut is_alert = false;
         if let Some((hot, cold)) = self.table.parts(index) {
             is_alert = cold.recovery.is_alert();
@@ -283,7 +289,7 @@ impl Stack {
             if plausible {
                 cold.mac = frame.source_mac;
                 cold.watchdog.heard(io.now);
-                cold.meter.note_window(frame);
+                opened = cold.meter.note_window(frame, window);
                 if frame.flags.contains(TcpFlags::ACK)
                     && distance(frame.ack, hot.track.snd_nxt) >= 0
                 {
@@ -313,6 +319,9 @@ impl Stack {
             return self.drop_broken(io, index);
         }
         self.settle(io, index);
+        if opened {
+            self.mend_into_opened(io, index);
+        }
         if plausible && (held > 0 || is_alert) {
             let pure = frame.sequence_len() == 0;
             self.mend_on_ack(io, index, view.snd_una, pure, held);

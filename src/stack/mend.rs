@@ -8,7 +8,7 @@ use super::flow_parts::{Cold, Flags, Hot};
 use super::forged::Forged;
 use super::recovery::{Ack, Mend, UnderWay};
 use super::segment::ControlSegment;
-use super::sequence::{rcv_nxt, snd_una};
+use super::sequence::{rcv_nxt, snd_una, unsent};
 use super::stack::{Io, Stack};
 use crate::time::Instant;
 
@@ -48,7 +48,8 @@ impl Stack {
         if can_mend(hot, cold) {
             let under_way = under_way(hot, cold);
             let mend = cold.recovery.on_time(io.now, under_way, &cold.meter);
-            return self.mend(io, index, mend);
+            self.mend(io, index, mend);
+            return self.finish_later(io.now, index);
         }
         if !is_closed_over(hot, cold) || io.now < cold.recovery.due_closed(io.now, &cold.meter) {
             return;
@@ -56,10 +57,27 @@ impl Stack {
         let Some(interface) = self.interfaces.of(cold.meter.mtu_class) else {
             return;
         };
-        if hot.engine.poll_at(interface, io.now) == Due::Ingress {
+        let has_timer = hot.engine.poll_at(interface, io.now) != Due::Ingress;
+        if !(has_timer && engine_probes(hot, cold)) {
             cold.recovery.asked(io.now);
+            cold.meter.forget_timed();
             cold.meter.backoff = cold.meter.backoff.saturating_add(1);
             self.ask_peer(io, index);
+        }
+    }
+
+    /// The peer's window has opened: what did not fit into it before is asked for soon, however long that was waited for.
+    pub(crate) fn mend_into_opened(&mut self, io: &mut Io<'_>, index: u32) {
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return;
+        };
+        if !can_mend(hot, cold) {
+            return;
+        }
+        cold.recovery.advanced(io.now);
+        cold.meter.backoff = 0;
+        if cold.state == FlowState::LastAck {
+            self.time_out(io, index);
         }
     }
 
@@ -73,14 +91,16 @@ impl Stack {
     }
 
     fn mend(&mut self, io: &mut Io<'_>, index: u32, mend: Mend) {
-        let Some((hot, _)) = self.table.parts(index) else {
+        let Some((hot, cold)) = self.table.parts(index) else {
             return;
         };
+        let is_last = cold.state == FlowState::LastAck;
         let has_bytes = hot.engine.facts().tx_queue > 0;
         match mend {
             Mend::Nothing => {}
-            Mend::First if has_bytes => self.send_first_again(io, index),
-            Mend::TimeOut if has_bytes => self.time_out(io, index),
+            // In LAST-ACK the engine does not count duplicates.
+            Mend::First if has_bytes && !is_last => self.send_first_again(io, index),
+            Mend::First | Mend::TimeOut if has_bytes => self.time_out(io, index),
             Mend::First | Mend::TimeOut => self.send_fin_again(io, index),
             Mend::Ask => self.ask_peer(io, index),
         }
@@ -168,7 +188,7 @@ impl Stack {
     }
 
     /// Lets the engine's retransmission time-out pass, which is later than ours: everything is sent again, slowly at first.
-    fn time_out(&mut self, io: &mut Io<'_>, index: u32) {
+    pub(crate) fn time_out(&mut self, io: &mut Io<'_>, index: u32) {
         self.follow_next_hop(io.now, index);
         let mut later = io.now;
         for turn in 0..ENGINE_TIMERS {
@@ -232,8 +252,8 @@ pub(crate) fn mend_at(
         let bytes = under_way(hot, cold).bytes();
         return Some(cold.recovery.due(now, bytes, &cold.meter));
     }
-    (engine.is_none() && is_closed_over(hot, cold))
-        .then(|| cold.recovery.due_closed(now, &cold.meter))
+    let probes = engine.is_some() && engine_probes(hot, cold);
+    (!probes && is_closed_over(hot, cold)).then(|| cold.recovery.due_closed(now, &cold.meter))
 }
 
 /// Whether something is under way that can be sent again.
@@ -245,6 +265,12 @@ fn can_mend(hot: &Hot, cold: &Cold) -> bool {
 /// finds it so: then it waits for ever for a word of the peer's, which may be lost.
 fn is_closed_over(hot: &Hot, cold: &Cold) -> bool {
     cold.meter.peer_window == 0 && is_under_way(hot, cold)
+}
+
+/// Whether the engine looks behind a closed window by itself, when it has a timer for that: with a byte that has not left, and not in
+/// LAST-ACK, where it is not told that the window is closed (`last_word.rs`).
+fn engine_probes(hot: &Hot, cold: &Cold) -> bool {
+    unsent(hot, cold) > 0 && cold.state != FlowState::LastAck
 }
 
 /// Whether bytes or a FIN have left, and the peer of an open connection has not acknowledged them.

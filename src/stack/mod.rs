@@ -29,6 +29,7 @@ mod input;
 mod interface;
 pub mod isn;
 mod join;
+mod last_word;
 mod later;
 mod listener;
 mod loopback;

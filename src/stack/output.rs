@@ -100,7 +100,7 @@ impl Stack {
     }
 
     /// Sends a FIN after everything sent so far (shutdown(2) with SHUT_WR).
-    pub fn shutdown_write(&mut self, _now: Instant, flow: FlowId) {
+    pub fn shutdown_write(&mut self, now: Instant, flow: FlowId) {
         let Some(index) = self.table.resolve(flow) else {
             return;
         };
@@ -110,8 +110,7 @@ impl Stack {
         if hot.flags.has(Flags::DETACHED) || cold.state == FlowState::SynSent {
             return;
         }
-        hot.engine.shutdown();
-        cold.state = hot.engine.facts().state;
+        self.finish(now, index);
         self.note_change(index);
         self.mark_dirty(index);
     }

@@ -163,7 +163,7 @@ impl Stack {
             } else {
                 0
             };
-            cold.meter.note_window(frame);
+            let _ = cold.meter.note_window(frame, frame.window);
             cold.meter.note_arrival(frame);
             cold.meter.peer_ttl = frame.ttl;
             cold.meter.mss = mss;

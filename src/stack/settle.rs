@@ -71,6 +71,7 @@ impl Stack {
             return self.mark_dirty(index);
         }
         let is_active = flags.has(Flags::ACTIVE);
+        let finishes = cold.meter.finishes;
         self.grow(io, index);
         match facts.state {
             FlowState::Closed => return self.settle_closed(io, index, was),
@@ -87,6 +88,9 @@ impl Stack {
         }
         if changed {
             self.note_change(index);
+        }
+        if finishes {
+            self.finish_later(io.now, index);
         }
         if facts.tx_queue == 0 && self.later.takes(was, facts.state, is_first) {
             if let Some((hot, _)) = self.table.parts(index) {

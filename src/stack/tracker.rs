@@ -66,6 +66,8 @@ pub(crate) struct Meter {
     pub(crate) min_rtt_us: u32,
     /// Our FIN was acknowledged.
     pub(crate) tx_finished: bool,
+    /// The program sends no more, and the engine does not know it yet; see `last_word.rs`.
+    pub(crate) finishes: bool,
     /// Class of the path's MTU.
     pub(crate) mtu_class: u8,
     /// The time to live of the segment that opened the connection.
@@ -283,6 +285,11 @@ impl Meter {
         self.timed = Instant::ZERO;
     }
 
+    /// What is acknowledged next may have been there for long, and the peer was asked (Karn's rule).
+    pub(crate) fn forget_timed(&mut self) {
+        self.timed = Instant::ZERO;
+    }
+
     /// A first segment left once more, of `in_flight` bytes, because of a time-out or else of duplicates of an acknowledgement: the
     /// threshold falls, once for all time-outs of one segment (smoltcp's CUBIC; RFC 9438 section 4.6).
     pub(crate) fn note_loss(&mut self, in_flight: u32, timed_out: bool) {
@@ -335,14 +342,16 @@ impl Meter {
         }
     }
 
-    /// Notes the peer's window. That of a SYN is not scaled, and says how the others are.
-    pub(crate) fn note_window(&mut self, frame: &TcpFrame) {
-        self.peer_window = frame.window;
+    /// Notes the peer's window as it came, and says whether it has opened. That of a SYN is not scaled, and says how the others are.
+    pub(crate) fn note_window(&mut self, frame: &TcpFrame, window: u16) -> bool {
+        let opened = self.peer_window == 0 && window > 0;
+        self.peer_window = window;
         if frame.flags.contains(TcpFlags::SYN) {
             // RFC 7323 section 2.3: 14 at most.
             self.peer_shift = frame.window_scale.map_or(0, |shift| shift.min(14));
             self.peer_sacks = frame.sack_permitted;
         }
+        opened
     }
 
     /// Counts a segment of the peer, which may stand for several that were joined.

@@ -349,7 +349,7 @@ fn a_fin_that_gets_lost_again_and_again_comes_until_it_is_there() {
             .filter(|(_, heard)| heard.is(ACK | FIN))
             .count();
         fins += script
-            .burst(&[nothing.clone()])
+            .burst(core::slice::from_ref(&nothing))
             .iter()
             .filter(|heard| heard.is(ACK | FIN))
             .count();

@@ -7,6 +7,7 @@ mod endings;
 mod guard;
 mod handshake;
 mod join;
+mod last_word;
 mod load;
 mod loss;
 mod options;

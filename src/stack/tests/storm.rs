@@ -13,8 +13,9 @@ use crate::time::Instant;
 const CONNECTIONS: usize = 6;
 /// Bytes a direction carries at most.
 const MOST: usize = 200_000;
-/// What all of it may take; a cut lasts 3 s and its echo as long again.
-const PATIENCE: Duration = Duration::from_secs(240);
+/// How long the weather is bad, and how long everything may take: twice the longest pause between two time-outs.
+const BAD: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(60 + 2 * 120);
 
 /// Byte `offset` of stream `stream`.
 fn byte_of(stream: usize, offset: u64) -> u8 {
@@ -171,7 +172,9 @@ fn storm(seed: u64) {
         .iter()
         .all(|[a, b]| a.is_done(&pair.a) && b.is_done(&pair.b))
     {
-        if pair.now >= changes {
+        if pair.now.since(begin) > BAD {
+            pair.faults = Faults::default();
+        } else if pair.now >= changes {
             (pair.faults, pair.delay) = weather(&mut random);
             changes = pair.now + Duration::from_millis(random.below(500) as u64);
             if random.below(20) == 0 {

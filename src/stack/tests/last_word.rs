@@ -1,0 +1,184 @@
+//! The end of sending to a peer that has ended before, whose window closes and opens (LAST-ACK, CLOSING).
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use super::peer::{ACK, FIN, Heard, PEER_ISS, PEER_PORT, Script, Segment};
+use crate::id::FlowId;
+use crate::stack::{FlowOptions, FlowState};
+use crate::time::Instant;
+
+/// The peer's next number once it has ended.
+const ENDED: u32 = PEER_ISS + 2;
+
+/// A connection whose peer is this test, and the first number that it has not acknowledged.
+fn open() -> (Script, FlowId, u32) {
+    let mut script = Script::listening(FlowOptions {
+        nodelay: true,
+        ..FlowOptions::default()
+    });
+    let (flow, iss) = script.open(PEER_PORT);
+    script.host.stack.send(script.now, flow, b"x");
+    script.wait(Duration::from_millis(1));
+    script.burst(&[Segment::new(ACK, PEER_ISS + 1, iss + 2)]);
+    (script, flow, iss + 2)
+}
+
+/// An acknowledgement of a peer that has ended.
+fn has(ack: u32, window: u16) -> Segment {
+    let mut segment = Segment::new(ACK, ENDED, ack);
+    segment.window = window;
+    segment
+}
+
+/// What a peer has that answers, with `window`, each segment that carries something.
+struct Taken {
+    /// The number below which it has everything.
+    next: u32,
+    /// It has our FIN.
+    ended: bool,
+    /// When something came last that it did not have.
+    at: Instant,
+}
+
+/// Lets the peer take from `next` on until nothing new comes for `span`.
+fn take(script: &mut Script, next: u32, window: u16, span: Duration) -> Taken {
+    let mut taken = Taken {
+        next,
+        ended: false,
+        at: script.now,
+    };
+    let mut heard: VecDeque<Heard> = script.burst(&[has(next, window)]).into();
+    while script.now.since(taken.at) < span {
+        while let Some(segment) = heard.pop_front() {
+            let length = u32::try_from(segment.payload.len()).unwrap();
+            let is_end = segment.is(ACK | FIN);
+            if segment.tcp.seq == taken.next && (length > 0 || is_end) {
+                taken.next += length + u32::from(is_end);
+                taken.ended |= is_end;
+                taken.at = script.now;
+            }
+            if length > 0 || is_end {
+                heard.extend(script.burst(&[has(taken.next, window)]));
+            }
+        }
+        let later = script.wait(Duration::from_millis(1));
+        heard.extend(later.into_iter().map(|(_, segment)| segment));
+    }
+    taken
+}
+
+#[test]
+fn a_window_that_opens_in_last_ack_lets_the_rest_go() {
+    let (mut script, flow, una) = open();
+    script.burst(&[Segment::new(ACK | FIN, PEER_ISS + 1, una)]);
+    script.host.stack.send(script.now, flow, &vec![7; 20_000]);
+    script.wait(Duration::from_micros(10));
+    script.host.stack.shutdown_write(script.now, flow);
+    assert_eq!(script.host.facts(flow).state, FlowState::LastAck);
+    // All that left is there, and there is no place for more.
+    let mut next = una;
+    for _ in 0..10 {
+        script.burst(&[has(next, 0)]);
+        next = script
+            .host
+            .stack
+            .view_of(script.now, flow)
+            .map_or(next, |view| next + view.in_flight);
+        script.wait(Duration::from_millis(30));
+    }
+    script.wait(Duration::from_secs(100));
+    assert!(next < una + 20_000);
+    let begin = script.now;
+    let taken = take(&mut script, next, 60_000, Duration::from_secs(3));
+    assert_eq!((taken.next, taken.ended), (una + 20_001, true));
+    assert!(taken.at.since(begin) < Duration::from_millis(100));
+    assert_eq!(script.host.facts(flow).state, FlowState::Closed);
+}
+
+#[test]
+fn a_program_that_ends_behind_a_closed_window_is_heard_to_its_last_byte() {
+    for tells in [false, true] {
+        let (mut script, flow, una) = open();
+        script.burst(&[Segment::new(ACK | FIN, PEER_ISS + 1, una)]);
+        script.host.stack.send(script.now, flow, &vec![7; 20_000]);
+        script.wait(Duration::from_micros(10));
+        // What is under way is lost, and its time-out finds the window closed.
+        script.burst(&[has(una, 0)]);
+        script.wait(Duration::from_secs(10));
+        script.host.stack.shutdown_write(script.now, flow);
+        script.wait(Duration::from_secs(100));
+        // The peer tells of its window, or that is lost and it must be asked.
+        let begin = script.now;
+        while !tells && script.wait(Duration::from_millis(1)).is_empty() {}
+        let taken = take(&mut script, una, 60_000, Duration::from_secs(5));
+        assert_eq!((taken.next, taken.ended), (una + 20_001, true), "{tells}");
+        let most = if tells { 1 } else { 130 };
+        assert!(taken.at.since(begin) < Duration::from_secs(most), "{tells}");
+    }
+}
+
+#[test]
+fn a_fin_behind_a_closed_window_is_asked_for() {
+    let (mut script, flow, una) = open();
+    script.host.stack.send(script.now, flow, &[7; 500]);
+    script.host.stack.shutdown_write(script.now, flow);
+    script.wait(Duration::from_micros(10));
+    // The peer ends at the same time and has a part, for which it has closed its window.
+    let mut end = Segment::new(ACK | FIN, PEER_ISS + 1, una + 100);
+    end.window = 0;
+    script.burst(&[end]);
+    assert_eq!(script.host.facts(flow).state, FlowState::Closing);
+    script.wait(Duration::from_secs(30));
+    // That it opens is lost: a question brings it.
+    let asked = script.wait(Duration::from_secs(125));
+    assert!(asked.iter().any(|(_, heard)| heard.payload.len() == 1));
+    let taken = take(&mut script, una + 100, 60_000, Duration::from_secs(5));
+    assert_eq!((taken.next, taken.ended), (una + 501, true));
+}
+
+#[test]
+fn what_was_asked_for_behind_a_closed_window_is_no_round_trip() {
+    let (mut script, flow, una) = open();
+    let before = script.host.facts(flow).srtt_us;
+    script.host.stack.send(script.now, flow, &[7; 100]);
+    script.wait(Duration::from_micros(10));
+    let mut closed = Segment::new(ACK, PEER_ISS + 1, una);
+    closed.window = 0;
+    script.burst(&[closed]);
+    script.wait(Duration::from_secs(20));
+    script.burst(&[Segment::new(ACK, PEER_ISS + 1, una + 100)]);
+    assert_eq!(script.host.facts(flow).tx_acked, 101);
+    assert_eq!(script.host.facts(flow).srtt_us, before);
+}
+
+#[test]
+fn a_window_that_opens_ends_a_long_wait() {
+    let (mut script, flow, una) = open();
+    script.host.stack.send(script.now, flow, &[7; 700]);
+    let nothing = |window| {
+        let mut segment = Segment::new(ACK, PEER_ISS + 1, una);
+        segment.window = window;
+        segment
+    };
+    // It is lost, and lost again when the peer said so; then the peer's window closes for long.
+    script.wait(Duration::from_millis(100));
+    assert_eq!(script.burst(&[nothing(60_000)]).len(), 1);
+    script.burst(&[nothing(0)]);
+    script.wait(Duration::from_secs(200));
+    let begin = script.now;
+    let mut heard = script.burst(&[nothing(60_000)]);
+    while !heard
+        .iter()
+        .any(|heard| (heard.tcp.seq, heard.payload.len()) == (una, 700))
+    {
+        assert!(script.now.since(begin) < Duration::from_millis(150));
+        // A question is answered.
+        heard = if heard.is_empty() {
+            let later = script.wait(Duration::from_millis(1));
+            later.into_iter().map(|(_, heard)| heard).collect()
+        } else {
+            script.burst(&[nothing(60_000)])
+        };
+    }
+}
