@@ -103,8 +103,14 @@ pub fn any_thread_lives(thread: u32) -> bool {
 pub(crate) mod testing {
     use core::sync::atomic::{AtomicU32, Ordering};
 
-    /// Held by a test while it has a handler: they are the process's.
-    pub(crate) static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    /// Held by a test while it has a handler: they are the process's. A test that failed leaves nothing behind.
+    pub(crate) fn turn() -> std::sync::MutexGuard<'static, ()> {
+        TURN.lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
     /// Handlers run so far.
     pub(crate) static RUNS: AtomicU32 = AtomicU32::new(0);
     /// SIGUSR1.

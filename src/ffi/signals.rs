@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_blocked_signal_waits_and_is_told_from_one_that_does_nothing() {
-        let _turn = testing::TURN.lock();
+        let _turn = testing::turn();
         testing::install(true);
         let runs = || testing::RUNS.load(core::sync::atomic::Ordering::SeqCst);
         let before = runs();

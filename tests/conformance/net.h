@@ -159,9 +159,9 @@ SOME long fill(int fd)
 {
     unsigned char part[16384];
     long sent = 0, more;
-    bool moved;
-    do {
-        moved = false; /* the buffers of both ends and the wire need a while to settle */
+    int settled = 0; /* the buffers of both ends and the wire need a while for it, and a busy machine longer */
+    while (settled < 4) {
+        bool moved = false;
         do {
             fill_pattern(part, sent, sizeof part);
             more = send(fd, part, sizeof part, MSG_NOSIGNAL);
@@ -169,7 +169,8 @@ SOME long fill(int fd)
             if (more > 0) sent += more, moved = true;
             if (sent > 256L << 20) FAIL("256 MiB fit into the buffers");
         } while (more > 0);
-    } while (ready(fd, POLLOUT, 100) || moved);
+        settled = ready(fd, POLLOUT, 40) || moved ? 0 : settled + 1;
+    }
     return sent;
 }
 

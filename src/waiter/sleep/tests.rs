@@ -293,7 +293,7 @@ fn the_mask_opens_a_signal_for_the_wait_only() {
 
     let fake = Fake::new();
     let object = fake.stream(1);
-    let _turn = testing::TURN.lock().unwrap();
+    let _turn = testing::turn();
     testing::block(true);
     testing::install(true);
     testing::send(thread::id());
