@@ -285,7 +285,7 @@ impl Meter {
         self.timed = Instant::ZERO;
     }
 
-    /// What is acknowledged next may have been there for long, and the peer was asked (Karn's rule).
+    /// What is acknowledged next may have been there for long, or come twice (Karn's rule).
     pub(crate) fn forget_timed(&mut self) {
         self.timed = Instant::ZERO;
     }
@@ -344,6 +344,10 @@ impl Meter {
 
     /// Notes the peer's window as it came, and says whether it has opened. That of a SYN is not scaled, and says how the others are.
     pub(crate) fn note_window(&mut self, frame: &TcpFrame, window: u16) -> bool {
+        if window == 0 {
+            // What is under way may not be taken.
+            self.forget_timed();
+        }
         let opened = self.peer_window == 0 && window > 0;
         self.peer_window = window;
         if frame.flags.contains(TcpFlags::SYN) {
