@@ -23,6 +23,8 @@ crate::counters! {
         peers_asked,
         /// Retransmission time-outs of flows.
         time_outs,
+        /// What time shows to be lost and is mended later, because too many flows lose at once.
+        mends_put_off,
         /// Segments wholly beyond the advertised window.
         rx_segments_beyond_window,
         /// Resets for connections that do not exist.

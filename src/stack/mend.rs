@@ -47,6 +47,12 @@ impl Stack {
         };
         if can_mend(hot, cold) {
             let under_way = under_way(hot, cold);
+            if io.now < cold.recovery.due(io.now, under_way.bytes(), &cold.meter) {
+                return;
+            }
+            if !self.mends.allow(io.now) && cold.recovery.put_off(share(index)) {
+                return self.counters.mends_put_off.raise();
+            }
             let mend = cold.recovery.on_time(io.now, under_way, &cold.meter);
             self.mend(io, index, mend);
             return self.finish_later(io.now, index);
@@ -102,7 +108,8 @@ impl Stack {
             Mend::First if has_bytes && !is_last => self.send_first_again(io, index),
             Mend::First | Mend::TimeOut if has_bytes => self.time_out(io, index),
             Mend::First | Mend::TimeOut => self.send_fin_again(io, index),
-            Mend::Ask => self.ask_peer(io, index),
+            Mend::Ask if has_bytes => self.ask_peer(io, index),
+            Mend::Ask => self.ask_by_fin(io, index),
         }
     }
 
@@ -128,33 +135,52 @@ impl Stack {
     /// Sends a FIN again of which the bytes before it have arrived. The engine would not: three duplicates of an acknowledgement take
     /// its timer, and then it looks for bytes only.
     fn send_fin_again(&mut self, io: &mut Io<'_>, index: u32) {
-        self.follow_next_hop(io.now, index);
-        if self.has_room(io, index)
-            && let Some((hot, cold)) = self.table.parts(index)
+        if self.emit_fin(io, index)
+            && let Some((_, cold)) = self.table.parts(index)
         {
-            let mut fin = ControlSegment::acknowledge(
-                hot.key,
-                snd_una(cold),
-                rcv_nxt(hot, cold),
-                cold.meter.window,
-            );
-            fin.flags = TcpFlags::FIN.with(TcpFlags::ACK);
-            fin.tos = cold.meter.tos;
-            if cold.options.ttl != 0 {
-                fin.ttl = cold.options.ttl;
-            }
-            cold.meter.retransmits = cold.meter.retransmits.saturating_add(1);
             cold.meter.note_loss(FIN_NUMBERS, true);
-            cold.meter.left_now(io.now);
-            let (mac, looped) = (cold.mac, hot.flags.has(Flags::LOOPED));
             self.counters.time_outs.raise();
-            self.send_control(io, &fin, mac, looped);
         }
         // Also when it could not leave: the next one comes later.
         if let Some((_, cold)) = self.table.parts(index) {
             cold.recovery.timed_out(io.now);
         }
         self.mark_dirty(index);
+    }
+
+    /// Asks a peer that has all bytes whether it has the FIN too: the FIN itself is no longer than a question, and if it was lost
+    /// nothing else is needed (RFC 8985 section 7.3).
+    fn ask_by_fin(&mut self, io: &mut Io<'_>, index: u32) {
+        if self.emit_fin(io, index) {
+            self.counters.peers_asked.raise();
+        }
+    }
+
+    /// False when there is no room for it.
+    fn emit_fin(&mut self, io: &mut Io<'_>, index: u32) -> bool {
+        self.follow_next_hop(io.now, index);
+        if !self.has_room(io, index) {
+            return false;
+        }
+        let Some((hot, cold)) = self.table.parts(index) else {
+            return false;
+        };
+        let mut fin = ControlSegment::acknowledge(
+            hot.key,
+            snd_una(cold),
+            rcv_nxt(hot, cold),
+            cold.meter.window,
+        );
+        fin.flags = TcpFlags::FIN.with(TcpFlags::ACK);
+        fin.tos = cold.meter.tos;
+        if cold.options.ttl != 0 {
+            fin.ttl = cold.options.ttl;
+        }
+        cold.meter.retransmits = cold.meter.retransmits.saturating_add(1);
+        cold.meter.left_now(io.now);
+        let (mac, looped) = (cold.mac, hot.flags.has(Flags::LOOPED));
+        self.send_control(io, &fin, mac, looped);
+        true
     }
 
     /// Asks the peer what it has: a byte that it has acknowledged is answered at once (RFC 9293 section 3.10.7.4).
@@ -293,6 +319,11 @@ fn under_way(hot: &Hot, cold: &Cold) -> UnderWay {
         una: snd_una(cold),
         next: hot.track.snd_nxt,
     }
+}
+
+/// Where in a time span a flow has its place: neighbours in the table lie far from each other (the golden ratio).
+const fn share(index: u32) -> u8 {
+    index.wrapping_mul(0x9e37_79b9).to_be_bytes()[0]
 }
 
 /// Sequence numbers that a FIN takes.

@@ -39,6 +39,8 @@ pub(crate) struct Recovery {
     /// The peer was asked, and the first segment sent again because it said that it has not got it. If that is not enough, only the
     /// time-out is left, which comes ever more seldom: what always gets lost (a segment too long for the path) is not sent for ever.
     retried: bool,
+    /// What is due was put off by this part of half a time-out, in 256ths: too many flows had the same idea at once.
+    put_off: u8,
 }
 
 /// A time of the last 19 hours in four bytes.
@@ -103,6 +105,7 @@ impl Recovery {
 
     /// The first segment left again because of duplicates, when everything below `next` had left.
     pub(crate) fn begin(&mut self, now: Instant, next: u32) {
+        self.put_off = 0;
         if !self.mending {
             self.recover = next;
         }
@@ -125,6 +128,7 @@ impl Recovery {
         self.since = Stamp::of(now);
         self.wait = Wait::Answer;
         self.retried = false;
+        self.put_off = 0;
     }
 
     /// Whether an acknowledgement may make something to be done that says nothing of a hole.
@@ -178,11 +182,22 @@ impl Recovery {
 
     /// When time makes something to be done; `now` is at most hours later than what it waits for.
     pub(crate) fn due(&self, now: Instant, bytes: u32, meter: &Meter) -> Instant {
-        self.since.before(now) + self.patience(bytes, meter)
+        let late = meter.rto() / 2 * u32::from(self.put_off) / 256;
+        self.since.before(now) + self.patience(bytes, meter) + late
+    }
+
+    /// Puts off what is due, once, by a part of half a time-out that follows from `share`. False where that was done before.
+    pub(crate) fn put_off(&mut self, share: u8) -> bool {
+        let is_new = self.put_off == 0;
+        if is_new {
+            self.put_off = share.max(1);
+        }
+        is_new
     }
 
     /// The peer was asked.
     pub(crate) fn asked(&mut self, now: Instant) {
+        self.put_off = 0;
         self.wait = Wait::Asked;
         self.since = Stamp::of(now);
     }
@@ -275,3 +290,26 @@ const SLACK: Duration = Duration::from_millis(10);
 const DELAYED_ACK: Duration = Duration::from_millis(40);
 /// What a [`Stamp`] counts.
 const STAMP_MICROS: u64 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_off_is_put_off_once_and_by_half_a_time_out_at_most() {
+        let meter = Meter::default();
+        let mut recovery = Recovery::default();
+        let now = Instant::from_millis(5_000);
+        recovery.left(now, true);
+        let due = recovery.due(now, 1, &meter);
+        assert!(recovery.put_off(0), "no share is nothing");
+        let late = recovery.due(now, 1, &meter);
+        assert!(late > due);
+        assert!(!recovery.put_off(255));
+        assert_eq!(recovery.due(now, 1, &meter), late);
+        recovery.asked(now);
+        assert!(recovery.put_off(255), "the next one may be");
+        let last = recovery.due(now, 1, &meter).since(now);
+        assert!(last > meter.rto() && last < meter.rto() * 3 / 2, "{last:?}");
+    }
+}

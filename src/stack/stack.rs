@@ -91,6 +91,8 @@ pub struct Stack {
     pub(crate) resets: RateLimit,
     pub(crate) challenges: RateLimit,
     pub(crate) unreachables: RateLimit,
+    /// Losses that time shows; those beyond are spread.
+    pub(crate) mends: RateLimit,
     /// The next segment fed to a flow makes smoltcp panic.
     #[cfg(test)]
     pub(crate) poison: bool,
@@ -156,6 +158,7 @@ impl Stack {
             resets: RateLimit::new(RESETS_PER_SECOND, RESETS_PER_SECOND),
             challenges: RateLimit::new(CHALLENGES_PER_SECOND, CHALLENGES_PER_SECOND),
             unreachables: RateLimit::new(UNREACHABLES_PER_SECOND, UNREACHABLES_PER_SECOND),
+            mends: RateLimit::new(MENDS_PER_SECOND, MENDS_AT_ONCE),
             #[cfg(test)]
             poison: false,
             config,
@@ -537,6 +540,9 @@ const RESETS_PER_SECOND: u32 = 1000;
 const CHALLENGES_PER_SECOND: u32 = 1000;
 /// ICMP errors that we send (RFC 1812 4.3.2.8).
 const UNREACHABLES_PER_SECOND: u32 = 100;
+/// Flows that mend in time what is lost, of all flows: a port's ring of 1024 descriptors loses nothing of so many.
+const MENDS_PER_SECOND: u32 = 16_000;
+const MENDS_AT_ONCE: u32 = 256;
 
 // A stack is made by one thread and driven by another.
 const _: fn() = || {

@@ -1,6 +1,7 @@
 //! Traces over a tiny wire, and whole stacks against each other in virtual time.
 
 mod bulk;
+mod closing;
 mod congestion;
 mod connect;
 mod endings;
