@@ -2,7 +2,6 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
-use std::sync::OnceLock;
 
 use super::object::Object;
 use crate::channel::cell::{ProcCell, host_state, process as process_state};
@@ -11,15 +10,17 @@ use crate::channel::map::{Control, Receive};
 use crate::channel::message::{HEAD_BYTES, Kind, Message, TEXT_BYTES};
 use crate::channel::sync::Ordering as ChannelOrdering;
 use crate::errno::{Errno, Result};
+use crate::ffi::pages::{LastingRef, keep};
 use crate::ffi::{descriptor, process};
 use crate::readiness;
 
-/// Hosts that a process can have been attached to, one after the other.
-pub const LINKS: usize = 32;
-/// Link numbers are below this: tests make many links in one process.
-pub const NUMBERS: usize = LINKS + if cfg!(test) { 120 } else { 0 };
+/// Hosts of which a process can have something at a time: the present one, and lost ones whose sockets are open still.
+pub const LINKS: usize = LINKS_U32 as usize;
+const LINKS_U32: u32 = 32;
+/// Places are below this: tests make many links in one process.
+pub const PLACES: usize = LINKS + if cfg!(test) { 120 } else { 0 };
 
-static TABLE: [OnceLock<Link>; LINKS] = [const { OnceLock::new() }; LINKS];
+static TABLE: [LastingRef<Link>; LINKS] = [const { LastingRef::none() }; LINKS];
 /// Number of the present link + 1; 0 = none.
 static PRESENT: AtomicU32 = AtomicU32::new(0);
 
@@ -40,9 +41,14 @@ pub struct Link {
     /// The host lived when this process, a forked child, got no share.
     disowned: AtomicBool,
     wiped: AtomicBool,
+    /// Nothing in this process refers to it any more: its place is another link's.
+    vacated: AtomicBool,
     /// When [`Link::look`] asked last, in nanoseconds of the coarse clock.
     looked: AtomicU64,
     number: u32,
+    place: u32,
+    /// Number of the link before + 1; 0 = none.
+    before: u32,
     family: u64,
     /// The process that may use it: a child made without fork handlers must not touch its parent's cell.
     pid: AtomicU32,
@@ -77,14 +83,36 @@ pub fn link() -> Option<&'static Link> {
 
 /// The link that a forked child has inherited.
 pub(super) fn inherited() -> Option<&'static Link> {
+    at(PRESENT.load(Ordering::Acquire).checked_sub(1)?)
+}
+
+/// The place of the link with number `number`, as long as that is its.
+const fn place_of(number: u32) -> u32 {
+    number % LINKS_U32
+}
+
+/// Whichever link has the place of number `number`.
+fn at(number: u32) -> Option<&'static Link> {
+    TABLE.get(place_of(number) as usize)?.get()
+}
+
+/// Every link of this process, the present one too.
+pub fn all() -> impl Iterator<Item = &'static Link> {
     TABLE
-        .get(PRESENT.load(Ordering::Acquire).checked_sub(1)? as usize)?
-        .get()
+        .iter()
+        .filter_map(LastingRef::get)
+        .filter(|link| link.is_ours())
+}
+
+/// Links to hosts that were lost before the last one was: no thread is about to sleep on what belongs to them.
+pub fn long_lost() -> impl Iterator<Item = &'static Link> {
+    let last = link().and_then(|link| link.before.checked_sub(1));
+    all().filter(move |link| last.is_some_and(|last| link.number < last))
 }
 
 /// In a forked child: the links to hosts that died before are its own too.
 pub(super) fn claim_dead() {
-    for link in TABLE.iter().filter_map(OnceLock::get) {
+    for link in TABLE.iter().filter_map(LastingRef::get) {
         if link.is_dead() {
             link.claim();
         }
@@ -95,18 +123,31 @@ pub(super) fn claim_dead() {
 /// (design D8).
 #[must_use]
 pub fn numbered(number: u32) -> Option<&'static Link> {
-    let link = TABLE.get(number as usize)?.get()?;
-    (link.pid.load(Ordering::Relaxed) == crate::thread::process()).then_some(link)
+    at(number).filter(|link| link.number == number && link.is_ours())
+}
+
+/// As [`numbered`], by its place.
+#[must_use]
+#[inline]
+pub fn placed(place: u32) -> Option<&'static Link> {
+    let link = TABLE.get(place as usize)?.get()?;
+    link.is_ours().then_some(link)
 }
 
 /// Makes `parts` the present link. Called under the attach lock.
 ///
 /// # Errors
-/// EMFILE when this process has had [`LINKS`] hosts.
+/// EMFILE when this process has sockets of [`LINKS`] hosts, ENOMEM.
 pub fn install(parts: Parts) -> Result<&'static Link> {
-    let number = PRESENT.load(Ordering::Acquire);
-    let place = TABLE.get(number as usize).ok_or(Errno::MFILE)?;
-    let link = place.get_or_init(|| Link {
+    let before = PRESENT.load(Ordering::Acquire);
+    let last = before.checked_sub(1).and_then(numbered);
+    let objects = parts.control.layout().objects;
+    let number = (before..)
+        .take(LINKS)
+        .find(|number| is_vacant(at(*number), objects))
+        .ok_or(Errno::MFILE)?;
+    let place = place_of(number);
+    let link = keep(Link {
         control: parts.control,
         receive: parts.receive,
         process: AtomicU32::new(parts.process),
@@ -116,21 +157,37 @@ pub fn install(parts: Parts) -> Result<&'static Link> {
         dead: AtomicBool::new(false),
         disowned: AtomicBool::new(false),
         wiped: AtomicBool::new(false),
+        vacated: AtomicBool::new(false),
         looked: AtomicU64::new(0),
         number,
+        place,
+        before,
         family: parts.family,
         pid: AtomicU32::new(crate::thread::process()),
-    });
+    })?;
+    if let Some(place) = TABLE.get(place as usize) {
+        place.put(link);
+    }
     PRESENT.store(number + 1, Ordering::Release);
-    if let Some(old) = number.checked_sub(2).and_then(numbered) {
+    if let Some(old) = last.and_then(|last| numbered(last.before.checked_sub(1)?)) {
         old.forget_descriptors();
     }
     Ok(link)
 }
 
-/// Whether this process can have no further host.
-pub(super) fn all_taken() -> bool {
-    PRESENT.load(Ordering::Acquire) as usize >= LINKS
+/// Whether the place that `link` has can be that of a link to a host with so many objects: what is counted for each of them is as
+/// long as it was first.
+fn is_vacant(link: Option<&Link>, objects: u32) -> bool {
+    link.is_none_or(|link| {
+        // Acquire: pairs with `vacate`.
+        link.vacated.load(Ordering::Acquire) && link.control.layout().objects >= objects
+    })
+}
+
+/// Whether this process can have no further host for now.
+#[must_use]
+pub fn all_taken() -> bool {
+    TABLE.iter().all(|place| !is_vacant(place.get(), 0))
 }
 
 /// So long after its sockets are closed a host that was killed may still seem to live.
@@ -145,6 +202,7 @@ impl Link {
     pub(crate) fn for_test(parts: Parts) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let after = u32::try_from(LINKS).unwrap();
+        let number = after + NEXT.fetch_add(1, Ordering::Relaxed);
         Self {
             control: parts.control,
             receive: parts.receive,
@@ -155,8 +213,11 @@ impl Link {
             dead: AtomicBool::new(false),
             disowned: AtomicBool::new(false),
             wiped: AtomicBool::new(false),
+            vacated: AtomicBool::new(false),
             looked: AtomicU64::new(0),
-            number: after + NEXT.fetch_add(1, Ordering::Relaxed),
+            number,
+            place: number,
+            before: 0,
             family: parts.family,
             pid: AtomicU32::new(crate::thread::process()),
         }
@@ -174,10 +235,21 @@ impl Link {
         self.family
     }
 
-    /// Which of the process's links it is.
+    /// Which of the process's links it is: a later one has a higher number.
     #[must_use]
     pub const fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Where the process keeps what belongs to it, below [`PLACES`]. A link of which nothing is left leaves it to another one.
+    #[must_use]
+    pub const fn place(&self) -> u32 {
+        self.place
+    }
+
+    /// Whether this process is the one that may use it.
+    fn is_ours(&self) -> bool {
+        self.pid.load(Ordering::Relaxed) == crate::thread::process()
     }
 
     /// The control socket; its hang-up tells that the host is gone.
@@ -255,13 +327,23 @@ impl Link {
         }
     }
 
-    /// Lets go of the channel's memory when its host is gone and no descriptor of this process stands for anything in it.
-    pub fn forget_memory(&self) {
+    /// Lets go of the channel's memory when its host is gone and no descriptor of this process stands for anything in it. True for
+    /// who does so first, and is to forget what is kept at its place, and then to [`Link::vacate`] that.
+    #[must_use]
+    pub fn forget_memory(&self) -> bool {
         self.mark_dead();
-        if !self.wiped.swap(true, Ordering::AcqRel) {
+        let is_first = !self.wiped.swap(true, Ordering::AcqRel);
+        if is_first {
             self.control.wipe();
             self.receive.wipe();
         }
+        is_first
+    }
+
+    /// Nothing is kept at its place any more.
+    pub fn vacate(&self) {
+        // Release: what was forgotten was before.
+        self.vacated.store(true, Ordering::Release);
     }
 
     /// Finds out whether the host is gone, for a caller that does not sleep. Asks the kernel now and then only.

@@ -264,7 +264,7 @@ fn attach() -> core::result::Result<&'static Link, Fault> {
     config.fd.into_iter().for_each(pending::note);
     let attached = if link::all_taken() {
         Err(Fault::new(format_args!(
-            "this process has lost {} hosts; kernel sockets are used until it is restarted",
+            "this process has sockets of {} lost hosts; kernel sockets are used until it closes those of one",
             link::LINKS
         )))
     } else {

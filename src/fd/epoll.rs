@@ -54,7 +54,7 @@ fn leave(index: u32) {
         .get(index as usize)
         .map_or(0, |word| word.swap(0, Ordering::AcqRel));
     // Those of the hosts before as well: the index may be another epoll's soon.
-    for link in (0..joined).filter_map(link::numbered) {
+    for link in link::all().filter(|link| link.number() < joined) {
         epoll_set::release(link, index);
     }
 }
@@ -283,7 +283,7 @@ fn collect_lost(present: &Link, record: Record, events: &mut [EpollEvent]) -> us
         room = 1;
     }
     let mut count = 0;
-    for lost in (0..present.number()).filter_map(link::numbered) {
+    for lost in link::all().filter(|link| link.number() < present.number()) {
         let places = events.get_mut(count..room).unwrap_or(&mut []);
         count += epoll_set::collect_lost(lost, record.index, places);
     }

@@ -169,7 +169,7 @@ fn fill(how: How, heir: Option<u32>) -> Result<Option<Parcel>> {
         let (_, control) = fork::reserve_for(link, whose, |cell| {
             let held = link.control.held(cell).ok_or(Errno::PROTO)?;
             inherited(how, &mut |_, entry| match entry {
-                Entry::Socket(handle) if handle.link == link.number() => {
+                Entry::Socket(handle) if handle.link == link.place() => {
                     held.set(handle.object.index);
                 }
                 Entry::Epoll(record) if epoll::has_joined(link, record) => {
@@ -190,7 +190,7 @@ fn fill(how: How, heir: Option<u32>) -> Result<Option<Parcel>> {
     let mut result = Ok(());
     inherited(how, &mut |row, entry| {
         let is_there = match entry {
-            Entry::Socket(handle) => link.is_some_and(|link| link.number() == handle.link),
+            Entry::Socket(handle) => link.is_some_and(|link| link.place() == handle.link),
             _ => registry::shared_memory().is_some(),
         };
         if is_there && result.is_ok() {
@@ -363,7 +363,7 @@ fn for_each_moved(mut visit: impl FnMut(&mut [Moved])) {
 
 fn take_socket(number: i32, handle: Handle, link: &'static Link) -> bool {
     let handle = Handle {
-        link: link.number(),
+        link: link.place(),
         ..handle
     };
     if handle.object.cell(link).is_none() || hold::add(link, handle.object).is_err() {

@@ -24,7 +24,7 @@ pub mod twin;
 use self::registry::Decision;
 use self::table::{Entry, Handle, Record};
 use self::touched::Touched;
-use crate::attach::link::numbered;
+use crate::attach::link::placed;
 use crate::attach::{self, Link, Object};
 use crate::ffi::{descriptor, process};
 use crate::socket::{close, hold};
@@ -69,7 +69,7 @@ impl Socket {
 
     fn of(handle: Handle) -> Option<Self> {
         Some(Self {
-            link: numbered(handle.link)?,
+            link: placed(handle.link)?,
             object: handle.object,
             merged: handle.merged,
             accepted: handle.accepted,
@@ -80,7 +80,7 @@ impl Socket {
     #[must_use]
     pub fn entry(&self) -> Entry {
         Entry::Socket(Handle {
-            link: self.link.number(),
+            link: self.link.place(),
             object: self.object,
             merged: self.merged,
             accepted: self.accepted,
@@ -327,7 +327,7 @@ pub fn adopt_after_fork(parent: u32) {
         let each = |visit: &mut dyn FnMut(Object)| {
             table::for_each(0, table::end(), |_, entry| {
                 if let Entry::Socket(handle) = entry
-                    && handle.link == link.number()
+                    && handle.link == link.place()
                 {
                     visit(handle.object);
                 }

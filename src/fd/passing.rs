@@ -43,7 +43,7 @@ pub fn arrived(fd: i32) {
         return refuse(fd);
     }
     let entry = Entry::Socket(Handle {
-        link: link.number(),
+        link: link.place(),
         object,
         merged: false,
         accepted: true,

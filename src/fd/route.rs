@@ -65,6 +65,10 @@ pub(super) fn ensure_now() -> Standing {
 
 fn attaching(attach: impl FnOnce() -> Standing) -> Standing {
     let before = attach::link().map(Link::number);
+    if attach::link::all_taken() {
+        // Sockets may have been closed since.
+        forget_long_lost();
+    }
     let standing = attach();
     let now = attach::link().map(Link::number);
     if now != before {
@@ -72,24 +76,24 @@ fn attaching(attach: impl FnOnce() -> Standing) -> Standing {
         if before.is_some() {
             revive::host_changed();
         }
-        // As the link's own descriptors, one host later than it died.
-        if let Some(old) = now.and_then(|now| now.checked_sub(2)) {
-            waiter::forget_link_eventfds(old);
-            forget_memory(old);
-        }
+        forget_long_lost();
     }
     standing
 }
 
-/// Lets go of the channels of hosts up to `last`, which were lost, as far as no descriptor knows them any more.
-fn forget_memory(last: u32) {
-    for link in (0..=last).filter_map(attach::link::numbered) {
+/// Lets go of what belongs to hosts that were lost long ago, and of their channels as far as no descriptor knows them any more.
+fn forget_long_lost() {
+    for link in attach::link::long_lost() {
+        // As the link's own descriptors, one host later than it died.
+        waiter::forget_link_eventfds(link.place());
         let mut is_known = false;
         table::for_each(0, table::end(), |_, entry| {
-            is_known |= matches!(entry, Entry::Socket(handle) if handle.link == link.number());
+            is_known |= matches!(entry, Entry::Socket(handle) if handle.link == link.place());
         });
-        if !is_known {
-            link.forget_memory();
+        if !is_known && link.forget_memory() {
+            hold::forget_counts(link);
+            epoll_set::forget_counts(link);
+            link.vacate();
         }
     }
 }
@@ -303,7 +307,7 @@ pub fn connect(record: Record, fd: i32, remote: SocketAddrV4, kernel: impl Fn() 
 /// Puts a routed socket in the place of the undecided one: in the table, in the record, in the epolls.
 fn install(record: Record, fd: i32, socket: Socket) {
     let handle = Handle {
-        link: socket.link.number(),
+        link: socket.link.place(),
         object: socket.object,
         merged: socket.merged,
         accepted: false,

@@ -39,7 +39,7 @@ pub struct Record {
 /// An accelerated socket as the table keeps it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Handle {
-    /// Number of the link ([`crate::attach::link::numbered`]).
+    /// Place of the link ([`crate::attach::link::placed`]).
     pub link: u32,
     /// The object.
     pub object: Object,

@@ -73,6 +73,51 @@ impl<T: Copy> Drop for Pages<T> {
     }
 }
 
+/// Keeps a value for ever, in a page of its own.
+///
+/// # Errors
+/// ENOMEM.
+pub fn keep<T: Sync>(value: T) -> Result<&'static T> {
+    const { assert!(align_of::<T>() <= 4_096) };
+    let place = map(size_of::<T>().max(1))?.cast::<T>();
+    // SAFETY: a mapping of our own, as long as the value and page aligned.
+    unsafe { place.write(value) };
+    // SAFETY: written above, and never unmapped or written again.
+    Ok(unsafe { place.as_ref() })
+}
+
+/// A reference that can be there or not, and can be replaced by another one.
+#[derive(Debug)]
+pub struct LastingRef<T: Sync + 'static> {
+    /// Null, or what a `&'static T` was made into.
+    place: AtomicPtr<T>,
+}
+
+impl<T: Sync + 'static> LastingRef<T> {
+    /// None.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self {
+            place: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+
+    /// The last one that was put.
+    #[inline]
+    pub fn get(&self) -> Option<&'static T> {
+        // Acquire: pairs with `put`.
+        let place = self.place.load(Ordering::Acquire);
+        // SAFETY: null, or made of a reference that is valid for ever and shared.
+        unsafe { place.as_ref() }
+    }
+
+    /// Puts another one.
+    pub fn put(&self, value: &'static T) {
+        self.place
+            .store(core::ptr::from_ref(value).cast_mut(), Ordering::Release);
+    }
+}
+
 /// Zero words for ever, mapped when first asked for; pages that nobody touches cost nothing.
 #[derive(Debug)]
 pub struct LazyWords {
@@ -161,6 +206,19 @@ impl Default for LazyWords {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lasting_reference_is_the_one_that_was_put_last() {
+        static PLACE: LastingRef<AtomicU32> = LastingRef::none();
+        assert!(PLACE.get().is_none());
+        let first = keep(AtomicU32::new(1)).unwrap();
+        PLACE.put(first);
+        PLACE.put(keep(AtomicU32::new(2)).unwrap());
+        first.store(3, Ordering::Relaxed);
+        let last = PLACE.get().unwrap();
+        assert_eq!(last.load(Ordering::Relaxed), 2);
+        assert_eq!(first.load(Ordering::Relaxed), 3);
+    }
 
     #[test]
     fn memory_is_filled_and_words_begin_at_zero() {

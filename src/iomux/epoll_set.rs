@@ -8,7 +8,7 @@ use core::time::Duration;
 use super::collect::{Collected, collect};
 use super::nested::{Turn, kernel_events};
 use super::pace;
-use crate::attach::link::NUMBERS;
+use crate::attach::link::PLACES;
 use crate::attach::{Link, Object};
 use crate::channel::cell::{EpollCell, herald, process as process_state};
 use crate::channel::layout::EPOLLS;
@@ -49,11 +49,11 @@ mod cursor {
 }
 
 /// Descriptors of this process that refer to an epoll.
-static DESCRIPTORS: [[AtomicU32; EPOLLS as usize]; NUMBERS] =
-    [const { [const { AtomicU32::new(0) }; EPOLLS as usize] }; NUMBERS];
+static DESCRIPTORS: [[AtomicU32; EPOLLS as usize]; PLACES] =
+    [const { [const { AtomicU32::new(0) }; EPOLLS as usize] }; PLACES];
 
 fn descriptors(link: &Link, epoll: u32) -> Option<&'static AtomicU32> {
-    DESCRIPTORS.get(link.number() as usize)?.get(epoll as usize)
+    DESCRIPTORS.get(link.place() as usize)?.get(epoll as usize)
 }
 
 /// Takes a free epoll of the family, held once by this process.
@@ -84,6 +84,13 @@ pub fn hold(link: &Link, epoll: u32) {
         count.fetch_add(1, PrivateOrdering::Relaxed);
     }
     adopt(link, epoll);
+}
+
+/// Forgets all counts of a link that nobody uses any more.
+pub fn forget_counts(link: &Link) {
+    for count in DESCRIPTORS.get(link.place() as usize).into_iter().flatten() {
+        count.store(0, PrivateOrdering::Relaxed);
+    }
 }
 
 /// Whether a descriptor of this process refers to `epoll`.

@@ -5,18 +5,18 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::attach::link::NUMBERS;
+use crate::attach::link::PLACES;
 use crate::attach::{Link, Object};
 use crate::channel::cell::process;
 use crate::channel::sync::Ordering as ChannelOrdering;
 use crate::errno::{Errno, Result};
 use crate::ffi::pages::LazyWords;
 
-static COUNTS: [LazyWords; NUMBERS] = [const { LazyWords::new() }; NUMBERS];
+static COUNTS: [LazyWords; PLACES] = [const { LazyWords::new() }; PLACES];
 
 fn count(link: &Link, index: u32) -> Result<&'static core::sync::atomic::AtomicU32> {
     let words = COUNTS
-        .get(link.number() as usize)
+        .get(link.place() as usize)
         .ok_or(Errno::NFILE)?
         .words(link.control.layout().objects)?;
     words.get(index as usize).ok_or(Errno::BADF)
@@ -57,7 +57,7 @@ pub fn drop_bit(link: &Link, object: Object) {
 
 /// Forgets all counts (in a forked child, whose parent's other threads were changing them).
 pub fn forget_counts(link: &Link) {
-    if let Some(words) = COUNTS.get(link.number() as usize) {
+    if let Some(words) = COUNTS.get(link.place() as usize) {
         words.clear();
     }
 }

@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::options::Options;
 use super::wish::{self, Wish, ask_first, claim};
 use super::{close, hold, state};
-use crate::attach::link::NUMBERS;
+use crate::attach::link::PLACES;
 use crate::attach::{self, Link, Object};
 use crate::channel::accept_ring::{self, Queue};
 use crate::channel::cell::{FactLine, ObjectCell, kind, shut};
@@ -18,7 +18,7 @@ use crate::time::{Instant, monotonic};
 use crate::waiter::owner::{self, Held};
 
 /// Who of this process marks and pops at the moment. Private to the process: a stopped sibling stops nobody.
-static ACCEPTING: [OwnerWord; NUMBERS] = [const { OwnerWord::new() }; NUMBERS];
+static ACCEPTING: [OwnerWord; PLACES] = [const { OwnerWord::new() }; PLACES];
 
 /// Listens on `local` (an address of ours, or 0.0.0.0 for all of them).
 ///
@@ -128,7 +128,7 @@ fn pop(link: &Link, listener: Object, cell: &ObjectCell) -> Result<Option<(Objec
     if accept_ring::queued(&cell.queue) == 0 {
         return Ok(None);
     }
-    let word = ACCEPTING.get(link.number() as usize).ok_or(Errno::NFILE)?;
+    let word = ACCEPTING.get(link.place() as usize).ok_or(Errno::NFILE)?;
     let held = owner::take(link, word);
     let popped = pop_round(link, listener, cell);
     if held != Held::Nested {

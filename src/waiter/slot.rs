@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::counters::COUNTERS;
 use crate::attach::Link;
-use crate::attach::link::NUMBERS;
+use crate::attach::link::PLACES;
 use crate::channel::cell::SlotCell;
 use crate::channel::layout::SLOTS;
 use crate::errno::Result;
@@ -21,11 +21,11 @@ use crate::time::monotonic;
 use crate::{readiness, thread};
 
 /// Per link and slot: the process (bits 32 to 63) and the eventfd + 1; 0 = none.
-static EVENTFDS: [[AtomicU64; SLOTS as usize]; NUMBERS] =
-    [const { [const { AtomicU64::new(0) }; SLOTS as usize] }; NUMBERS];
+static EVENTFDS: [[AtomicU64; SLOTS as usize]; PLACES] =
+    [const { [const { AtomicU64::new(0) }; SLOTS as usize] }; PLACES];
 
 fn entry(link: &Link, slot: u32) -> Option<&'static AtomicU64> {
-    EVENTFDS.get(link.number() as usize)?.get(slot as usize)
+    EVENTFDS.get(link.place() as usize)?.get(slot as usize)
 }
 
 /// The eventfd that this process made for `slot`, or None.
@@ -132,12 +132,12 @@ fn resume(cell: &SlotCell, me: u64) -> Option<bool> {
 
 /// While this lies in the future (nanoseconds of the monotonic clock) no slot is looked for: all were taken, and finding
 /// that out asks the kernel about each of their threads.
-static FULL_UNTIL: [AtomicU64; NUMBERS] = [const { AtomicU64::new(0) }; NUMBERS];
+static FULL_UNTIL: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
 /// How long an empty pool is believed to stay empty.
 const FULL_FOR: Duration = Duration::from_millis(50);
 
 fn claim(link: &Link, me: u64) -> Option<(u32, &SlotCell)> {
-    let full_until = FULL_UNTIL.get(link.number() as usize)?;
+    let full_until = FULL_UNTIL.get(link.place() as usize)?;
     let now = monotonic();
     if now.nanos() < full_until.load(Ordering::Relaxed) {
         return None;
@@ -252,11 +252,11 @@ pub(super) fn write_eventfd(fd: i32) {
     }
 }
 
-/// Closes the eventfds that this process made for link `number`, whose host died, and whose successor's died too: nobody
+/// Closes the eventfds that this process made for the link at `place`, whose host died, and whose successor's died too: nobody
 /// sleeps on them any more.
-pub fn forget_link_eventfds(number: u32) {
+pub fn forget_link_eventfds(place: u32) {
     let mine = u64::from(thread::process());
-    for entry in EVENTFDS.get(number as usize).into_iter().flatten() {
+    for entry in EVENTFDS.get(place as usize).into_iter().flatten() {
         let word = entry.load(Ordering::Relaxed);
         if word != 0 && word >> 32 == mine {
             entry.store(0, Ordering::Relaxed);

@@ -165,6 +165,69 @@ while True:
     faults.lab.end(server)
 
 
+# Listens anew at each host, and keeps an epoll, and what the second host left of a connection.
+LIVES = r"""
+import select, socket, sys
+e = select.epoll()
+kept = None
+n = 0
+while True:
+    l = socket.socket()
+    l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    l.bind((sys.argv[1], int(sys.argv[2])))
+    l.listen(8)
+    e.register(l, select.EPOLLIN)
+    if n == 0:
+        print("listening", flush=True)
+    e.poll()
+    c, _ = l.accept()
+    c.sendall(b"%02d" % n)
+    e.unregister(l)
+    e.register(c, select.EPOLLIN)
+    assert [fd for fd, _ in e.poll(20)] == [c.fileno()]
+    try:
+        c.recv(1)
+    except ConnectionResetError:
+        print("reset", n, flush=True)
+    if n == 34:
+        try:
+            kept.send(b"x")
+        except OSError as error:
+            print("kept", error.errno, flush=True)
+    if n == 1:
+        kept = c
+        e.unregister(c)
+    else:
+        c.close()
+    l.close()
+    n += 1
+"""
+LIVED = 36
+
+
+def a_program_outlives_any_number_of_hosts(faults):
+    """A process has places for 32 hosts: those of which nothing is left are used again (attach/link.rs)."""
+    faults.port += 10
+    server = faults.python(LIVES, SERVER, faults.port, log="lives.log")
+    said(server, "listening")
+    program = faults.pids("python3")[0]
+    held = []
+    for n in range(LIVED):
+        peer = connects(faults)
+        assert peer.recv(2) == b"%02d" % n
+        with open(f"/proc/{program}/status", encoding="ascii") as status:
+            rss = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+        held.append((rss, len(os.listdir(f"/proc/{program}/fd"))))
+        assert faults.lab.stats()["flows_accepted"] == 1, f"host {n} serves"
+        os.kill(faults.host(), signal.SIGKILL)
+        said(server, f"reset {n}")
+        peer.close()
+    print(f"KiB and descriptors after 10 hosts {held[10]}, {held[20]} after 20, {held[-1]} after {LIVED}", flush=True)
+    assert held[-1][0] <= held[20][0] + 1024 and held[-1][1] <= held[10][1] + 4, held
+    assert "kept 32" in lines(server), lines(server)
+    faults.lab.end(server)
+
+
 LOOPS = r"""
 import errno, os, select, socket, sys, time
 l = socket.socket()
@@ -380,7 +443,8 @@ def a_server_restarted_with_another_config_is_served_at_once(faults):
 
 CASES = [
     a_killed_host_resets_every_connection_at_once, a_restarted_server_gets_a_fresh_host_after_a_killed_one,
-    a_host_killed_ten_times_is_replaced_every_time, a_program_that_never_sleeps_hears_of_the_hosts_end,
+    a_host_killed_ten_times_is_replaced_every_time, a_program_outlives_any_number_of_hosts,
+    a_program_that_never_sleeps_hears_of_the_hosts_end,
     new_sockets_wait_for_a_host_where_the_config_says_so, a_stopped_host_loses_nothing,
     a_host_without_client_ends_after_linger, hidden_dpdk_libraries_are_one_line, a_host_of_another_build_is_one_line,
     a_server_restarted_with_another_config_is_served_at_once,

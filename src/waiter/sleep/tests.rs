@@ -151,7 +151,7 @@ fn a_lost_hosts_eventfds_are_closed() {
         Some(id.to_owned())
     };
     let before = identity(first).unwrap();
-    slot::forget_link_eventfds(fake.link.number());
+    slot::forget_link_eventfds(fake.link.place());
     assert_ne!(identity(first), Some(before), "it was closed");
     assert!(Slot::take(fake.link).is_some());
     assert_eq!(fake.messages(), 2, "the host is told the new one");
