@@ -30,6 +30,8 @@ pub(crate) struct View {
     pub(crate) edge: u32,
     /// The first sequence number not acknowledged.
     pub(crate) snd_una: u32,
+    /// The peer's window field, as it was told last.
+    pub(crate) peer_window: u16,
 }
 
 /// What to do with a segment.
@@ -252,6 +254,7 @@ mod tests {
         rcv_nxt: 2000,
         edge: 3000,
         snd_una: 500,
+        peer_window: 1_000,
     };
 
     fn segment(flags: u8, seq: u32, payload_len: usize) -> TcpFrame {

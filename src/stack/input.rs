@@ -14,7 +14,7 @@ use super::guard::{
 };
 use super::interface::{Interface, Outlet, Wire};
 use super::join::join;
-use super::last_word::hide_closed_window;
+use super::last_word::{hide_closed_window, set_window};
 use super::listener::Listener;
 use super::recovery::held;
 use super::sequence::{rcv_nxt, snd_una, unsent};
@@ -253,6 +253,10 @@ impl Stack {
             plausible = self.note_syn_ack(bytes, frame, index);
         } else {
             plausible = is_expected(&view, frame);
+            if distance(frame.ack, view.snd_una) > 0 {
+                // Overtaken by a later one, whose window counts.
+                set_window(bytes, frame, view.peer_window);
+            }
             refresh_ack(&view, bytes, frame);
             owes_ack = strip_old(&view, bytes, frame);
             match trim(&view, bytes, frame) {
@@ -273,7 +277,6 @@ impl Stack {
         if plausible && view.state == FlowState::LastAck {
             hide_closed_window(bytes, frame);
         }
-        let mut opened = false;
         let mut is_alert = false;
         if let Some((hot, cold)) = self.table.parts(index) {
             is_alert = cold.recovery.is_alert();
@@ -289,7 +292,6 @@ impl Stack {
             if plausible {
                 cold.mac = frame.source_mac;
                 cold.watchdog.heard(io.now);
-                opened = cold.meter.note_window(frame, window);
                 if frame.flags.contains(TcpFlags::ACK)
                     && distance(frame.ack, hot.track.snd_nxt) >= 0
                 {
@@ -307,6 +309,10 @@ impl Stack {
         }
         if frame.payload_len > 0 && !self.make_place(io, frame, index) {
             return;
+        }
+        let mut opened = false;
+        if plausible && let Some((_, cold)) = self.table.parts(index) {
+            opened = cold.meter.note_window(frame, window);
         }
         if plausible && self.feed_pieces(io, frame, index).is_err() {
             return self.drop_broken(io, index);
@@ -375,6 +381,7 @@ impl Stack {
             rcv_nxt: rcv_nxt(hot, cold),
             edge: hot.track.edge,
             snd_una: snd_una(cold),
+            peer_window: cold.meter.peer_window,
         })
     }
 

@@ -182,3 +182,25 @@ fn a_window_that_opens_ends_a_long_wait() {
         };
     }
 }
+
+#[test]
+fn the_window_of_an_acknowledgement_that_was_overtaken_does_not_count() {
+    let (mut script, flow, una) = open();
+    script.burst(&[Segment::new(ACK | FIN, PEER_ISS + 1, una)]);
+    script.host.stack.send(script.now, flow, &vec![7; 20_000]);
+    script.wait(Duration::from_micros(10));
+    let view = |script: &Script| script.host.stack.view_of(script.now, flow).unwrap();
+    let there = view(&script).in_flight;
+    script.burst(&[has(una + there, 0)]);
+    // One from before, with a window of then.
+    script.burst(&[has(una, 50_000)]);
+    assert_eq!(view(&script).peer_window.0, 0);
+    script.host.stack.shutdown_write(script.now, flow);
+    assert_eq!(
+        script.host.facts(flow).state,
+        FlowState::CloseWait,
+        "it waits for the window"
+    );
+    let taken = take(&mut script, una + there, 60_000, Duration::from_secs(3));
+    assert_eq!((taken.next, taken.ended), (una + 20_001, true));
+}
