@@ -317,7 +317,8 @@ def capturing(admin, path, *words):
     )
     process.log = os.devnull
     admin.lab.processes.append(process)
-    wait_for("it captures", lambda: os.path.exists(path) and os.path.getsize(path) > 0)
+    first = path if "-C" not in words else path.replace(".pcapng", "_00001.pcapng")
+    wait_for("it captures", lambda: os.path.exists(first) and os.path.getsize(first) > 0)
     return process
 
 
@@ -374,6 +375,30 @@ def capture_filters_cuts_and_ends(admin):
     assert done.returncode == 0 and json.loads(done.stdout)["written"] == 0, done.stdout
     assert admin.run("capture", "-w", path, "tcp", "nonsense").returncode == 64
     assert admin.run("capture", "-w", "/no/such/folder/file").returncode == 74
+
+
+def a_capture_goes_on_in_other_files(admin):
+    folder = os.path.join(admin.lab.work, "rotated")
+    os.mkdir(folder)
+    process = capturing(admin, os.path.join(folder, "big.pcapng"), "-C", "1", "-W", "2")
+    begin = time.monotonic()
+    names = []
+    while "big_00004.pcapng" not in names:
+        assert admin.cli("set", "key0", "x" * 100_000).strip() == "OK"
+        names = sorted(os.listdir(folder))
+        assert len(names) <= 2 and time.monotonic() - begin < 60, names
+    process.send_signal(signal.SIGINT)
+    counts = json.loads(process.communicate(timeout=20)[0])
+    assert process.returncode == 0 and counts["dropped"] == 0, counts
+    left = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+    assert len(left) == 2, left
+    assert all(os.path.getsize(path) <= 1 << 20 for path in left), [os.path.getsize(path) for path in left]
+    assert os.path.getsize(left[0]) > (1 << 20) - 70_000, "the next frame did not fit"
+    if shutil.which("tshark"):
+        stamps = [float(row[0]) for path in left for row in tshark(path, "-T", "fields", "-e", "frame.time_epoch")]
+        assert 100 < len(stamps) < counts["written"] and stamps == sorted(stamps), (len(stamps), counts)
+    assert admin.run("capture", "-w", os.path.join(folder, "x"), "-W", "2").returncode == 64
+    assert admin.run("capture", "-w", "/no/such/folder/file", "-C", "1").returncode == 74
 
 
 def capture_loses_frames_and_not_traffic_when_the_disk_is_slow(admin):
@@ -652,6 +677,7 @@ CASES = [
     metrics_on_loopback,
     tshark_reads_a_capture_and_agrees_with_the_counters,
     capture_filters_cuts_and_ends,
+    a_capture_goes_on_in_other_files,
     capture_loses_frames_and_not_traffic_when_the_disk_is_slow,
     a_capture_without_room_counts_what_is_in_its_file,
     others_may_ask_a_service_for_numbers_and_not_for_payloads,

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -19,8 +19,11 @@ use crate::USAGE;
 use crate::host::{self, Hosts, UNAVAILABLE};
 use crate::print::{self, number};
 
+#[path = "capture/files.rs"]
+mod files;
 #[path = "capture/written.rs"]
 mod written;
+use files::Files;
 use written::Written;
 
 /// Captures what passes a host's port, both ways, as pcapng with nanoseconds.
@@ -29,7 +32,8 @@ use written::Written;
 /// --count frames or --duration seconds. What programs of one host say to each other does not pass the port.
 ///
 /// FILTER is a part of pcap-filter(7): ip, ip6, arp, icmp, tcp, udp; [src|dst] host A, net A/LEN, port N, portrange N-M;
-/// less N, greater N; and, or, not, parentheses. `knetctl capture | wireshark -k -i -` shows it live.
+/// less N, greater N; and, or, not, parentheses. `knetctl capture | wireshark -k -i -` shows it live; with -C and -W it may run for
+/// as long as it takes.
 ///
 /// Exit status: 0 captured, 64 wrong usage, 69 no host, or it refused, 74 the file could not be written.
 #[derive(clap::Args, Debug)]
@@ -39,6 +43,12 @@ pub(crate) struct Capture {
     /// The file; without it stdout, which must be no terminal.
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
+    /// Goes on in the next file before one is larger than so many MiB: NAME_00001.EXT, NAME_00002.EXT, … for NAME.EXT.
+    #[arg(short = 'C', long, value_name = "MIB", requires = "write", value_parser = clap::value_parser!(u64).range(1..1 << 30))]
+    file_size: Option<u64>,
+    /// Deletes the oldest of these files when there are more than so many.
+    #[arg(short = 'W', long, value_name = "FILES", requires = "file_size", value_parser = clap::value_parser!(u64).range(1..))]
+    files: Option<u64>,
     /// Bytes of each frame at most; 0 = all.
     #[arg(short, long, value_name = "BYTES", default_value_t = 0)]
     snap: u64,
@@ -79,8 +89,8 @@ impl Capture {
             return ExitCode::from(USAGE);
         };
         let mut to: Box<dyn Write> = match &self.write {
-            Some(path) => match File::create(path) {
-                Ok(file) => Box::new(file),
+            Some(path) => match self.create(path) {
+                Ok(file) => file,
                 Err(error) => {
                     complain!("knetctl: {}: {error}", path.display());
                     return ExitCode::from(print::IO_ERROR);
@@ -116,10 +126,18 @@ impl Capture {
         }
     }
 
+    /// What the stream is written to.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn Write>> {
+        Ok(match self.file_size {
+            None => Box::new(File::create(path)?),
+            Some(size) => Box::new(Files::create(path, size << 20, self.files.unwrap_or(0))?),
+        })
+    }
+
     /// Moves the stream to `to`; the counts, and why writing ended early.
     fn run(
         &self,
-        socket: &std::path::Path,
+        socket: &Path,
         query: &Value,
         to: &mut dyn Write,
     ) -> Result<(Value, Option<io::Error>), String> {
