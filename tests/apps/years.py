@@ -79,7 +79,7 @@ while True:
 """
 # More than there are records of epolls (channel/layout.rs).
 EPOLLS = 260
-CHILDREN = 12
+CHILDREN = 100 if LONG else 12
 
 NGINX = """
 daemon off; worker_processes 2; user root; pid {work}/nginx.pid; error_log {work}/nginx.log;
@@ -216,7 +216,7 @@ def generations_of_children_use_no_record_up(years):
     words = (SERVER, str(years.port), str(EPOLLS), str(CHILDREN))
     server = years.lab.start("server", "/usr/bin/python3", "-S", "-c", GENERATIONS, *words, log="generations.log")
     with served(years.lab):
-        wait_for("the program serves", lambda: years.asks(b"?", years.port, 2) == b"served", 120)
+        wait_for("the program serves", lambda: years.asks(b"?", years.port, 2) == b"served", 120 if CHILDREN < 50 else 600)
     years.lab.end(server)
 
 

@@ -2,12 +2,14 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use crate::channel::layout::PROCS;
 use crate::ffi::process;
 use crate::thread;
 
-/// Processes that a record can list; with more it is never freed. A server that makes an epoll for each generation of so many
-/// children would run out of records in time.
-const HOLDERS: usize = 64;
+/// Processes that a record can list: all that a family can have with a share of its host, and those that are about to come. With
+/// more (children that the host has refused) it is never freed.
+const HOLDERS: usize = 320;
+const _: () = assert!(HOLDERS > PROCS as usize);
 
 /// A place with this bit is that of a program which a process is about to have executed by a child, as [`heir`] says.
 const HEIR: u32 = 1 << 31;
@@ -33,24 +35,37 @@ const fn keeper(place: u32) -> u32 {
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Holders {
-    pids: [AtomicU32; HOLDERS],
+    /// Places at and behind this one were not used since the record was free: those few that were are looked at.
+    end: AtomicU32,
     /// Non-zero: some holder found no place, so the record stays.
     crowded: AtomicU32,
+    pids: [AtomicU32; HOLDERS],
 }
 
 impl Default for Holders {
     fn default() -> Self {
         Self {
-            pids: [const { AtomicU32::new(0) }; HOLDERS],
+            end: AtomicU32::new(0),
             crowded: AtomicU32::new(0),
+            pids: [const { AtomicU32::new(0) }; HOLDERS],
         }
     }
 }
 
 impl Holders {
+    /// The places that may be taken.
+    fn places(&self) -> impl Iterator<Item = &AtomicU32> {
+        // Acquire: pairs with the raise in `add`, which is before the place is taken.
+        let end = self.end.load(Ordering::Acquire) as usize;
+        self.pids.iter().take(end)
+    }
+
     pub(super) fn add(&self, pid: u32) {
         let add = || {
-            self.pids.iter().any(|place| {
+            (1..).zip(&self.pids).any(|(end, place)| {
+                if self.end.load(Ordering::Relaxed) < end {
+                    self.end.fetch_max(end, Ordering::AcqRel);
+                }
                 place
                     .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire)
                     .is_ok()
@@ -69,8 +84,8 @@ impl Holders {
     /// Before a fork of process `pid`: a second place is its child's, until the child takes it. A fork that fails leaves it to the
     /// next one.
     pub(super) fn hold_for_child(&self, pid: u32) {
-        let places = self.pids.iter();
-        let count = places
+        let count = self
+            .places()
             .filter(|place| place.load(Ordering::Acquire) == pid)
             .count();
         if count == 1 {
@@ -79,8 +94,7 @@ impl Holders {
     }
 
     fn lists(&self, pid: u32) -> bool {
-        self.pids
-            .iter()
+        self.places()
             .any(|place| place.load(Ordering::Acquire) == pid)
     }
 
@@ -100,14 +114,14 @@ impl Holders {
                     .is_ok()
         };
         // The parent may have put the child there, see `change`.
-        if !self.pids.iter().any(take) && !self.lists(child) {
+        if !self.places().any(take) && !self.lists(child) {
             self.add(child);
         }
     }
 
     /// Who is listed as `from` is from now on listed as `to`; 0 = not at all. Says whether nobody is left.
     pub(super) fn change(&self, from: u32, to: u32) -> bool {
-        for place in &self.pids {
+        for place in self.places() {
             // Another one's place.
             let _ = place.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
         }
@@ -116,7 +130,7 @@ impl Holders {
 
     /// Removes one process; says whether nobody is left.
     pub(super) fn remove(&self, pid: u32) -> bool {
-        for place in &self.pids {
+        for place in self.places() {
             if place
                 .compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok()
@@ -135,14 +149,13 @@ impl Holders {
     pub(super) fn is_empty(&self) -> bool {
         self.crowded.load(Ordering::Acquire) == 0
             && self
-                .pids
-                .iter()
+                .places()
                 .all(|place| place.load(Ordering::Acquire) == 0)
     }
 
     /// Removes processes that are gone; says whether nobody is left.
     pub(super) fn sweep(&self) -> bool {
-        for place in &self.pids {
+        for place in self.places() {
             let pid = place.load(Ordering::Acquire);
             if pid != 0 && !process::process_lives(keeper(pid)) {
                 // Another sweeper may have been quicker.
@@ -153,9 +166,10 @@ impl Holders {
     }
 
     pub(super) fn clear(&self) {
-        for place in &self.pids {
+        for place in self.places() {
             place.store(0, Ordering::Release);
         }
+        self.end.store(0, Ordering::Release);
         self.crowded.store(0, Ordering::Release);
     }
 }
@@ -234,6 +248,24 @@ mod tests {
         holders.inherit(word, child);
         assert!(!holders.change(word, child), "the child was quicker");
         assert!(holders.remove(child));
+    }
+
+    #[test]
+    fn as_many_processes_as_a_family_has_can_hold_a_record_and_leave_it() {
+        let holders = Holders::default();
+        let family = 1..=PROCS;
+        for pid in family.clone() {
+            holders.add(pid);
+        }
+        for pid in family {
+            assert!(!holders.is_empty());
+            assert_eq!(holders.remove(pid), pid == PROCS);
+        }
+        assert_eq!(holders.crowded.load(Ordering::Relaxed), 0);
+        assert_eq!(holders.end.load(Ordering::Relaxed), PROCS);
+        holders.clear();
+        holders.add(5);
+        assert_eq!(holders.end.load(Ordering::Relaxed), 1, "few are looked at");
     }
 
     #[test]
