@@ -14,6 +14,9 @@ LONG = os.environ.get("KNET_TEST_LONG") == "1"
 SHORT = int(os.environ.get("KNET_TEST_SHORT", 5_000_000 if LONG else 100_000))
 SAMPLES = 10
 PARALLEL = 50
+# Held at a time, and how long they may take to end: what is lost of so many FINs is sent again after a second, at most twice.
+HELD = 9_000
+ENDED_S = 10
 # Programs one after another, and where their host is looked at. 1600 of them left 28 KiB in the first half and nothing in the other.
 PROGRAMS = 200
 WARM = 50
@@ -65,7 +68,7 @@ def sample(lab, watched):
     held["port: buffers in use"] = stats["port.buffers"] - stats["port.buffers_free"]
     held["rings: KiB"] = stats["ring_bytes"] >> 10
     held["send buffers: KiB in use"] = (stats["send_buffer_bytes"] - stats["send_buffer_bytes_free"]) >> 10
-    held["flows"] = stats["flows_accepted"] + stats.get("flows_connected", 0) - stats["flows_freed"]
+    held["flows"] = live_flows(stats)
     folders = [os.path.join(lab.state, name) for name in ("run-s", "run-c")]
     held["run folders: files"] = sum(len(files) + len(below) for folder in folders for _, below, files in os.walk(folder))
     return held
@@ -138,6 +141,31 @@ def programs_leave_nothing(lab):
     lab.end(process)
 
 
+def live_flows(stats):
+    """Those of all hosts together."""
+    return stats["flows_accepted"] + stats.get("flows_connected", 0) - stats.get("flows_freed", 0)
+
+
+def all_end_with_their_program(lab):
+    """The program ends, and with it its connections, all in one instant; the server closes its own then."""
+    server, client = program(lab, "server"), program(lab, "client")
+    process = lab.start("server", server, SERVER, str(PORT), log="server.log")
+    wait_for("the server listens", lambda: lab.stats().get("listeners_made", 0) > 0, 15)
+    command = lab.command("client", client, SERVER, str(PORT), "hold", str(HELD), "64")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holds:
+        assert holds.stdout.readline().startswith("ready")
+        stats = lab.stats()
+        assert live_flows(stats) == 2 * HELD, stats
+        holds.stdin.close()
+        holds.wait(30)
+    begin = time.monotonic()
+    wait_for("all have ended", lambda: live_flows(lab.stats()) == 0 or time.sleep(0.1), ENDED_S)
+    stats = lab.stats()
+    told = {name: stats[name] for name in ("mends_put_off", "peers_asked", "time_outs") if name in stats}
+    print(f"{HELD} connections had ended {time.monotonic() - begin:.1f} s after their program: {told}", flush=True)
+    lab.end(process)
+
+
 class Labs:
     """A lab of its own for each case: their ports differ."""
 
@@ -179,5 +207,11 @@ def one_program_after_another(labs):
         programs_leave_nothing(lab)
 
 
+def many_connections_end_together(labs):
+    lab = labs.up("vhost")
+    with served(lab, HELD), reached(lab, HELD):
+        all_end_with_their_program(lab)
+
+
 if __name__ == "__main__":
-    main("short_connections", [at_the_server_alone, at_both_ends, one_program_after_another], Labs, Labs.close)
+    main("short_connections", [at_the_server_alone, at_both_ends, one_program_after_another, many_connections_end_together], Labs, Labs.close)
