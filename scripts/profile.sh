@@ -38,7 +38,7 @@ KNET_PROFILE=$counted CARGO_TARGET_DIR=target/profile cargo build --release --wo
 
 train() {
 	# Bounds mean nothing for a build that counts: rows that fail them are no failure here.
-	KNET_BUILD=profile/release python3 benches/bench "$@" --rounds "$rounds" --runs 1 --starts 1 >"$counted/bench.log" 2>&1 || {
+	KNET_BUILD=profile/release python3 benches/bench "$@" --rounds "$rounds" --runs 1 --starts 1 --patience 0 >"$counted/bench.log" 2>&1 || {
 		[ $? -eq 1 ] && grep -q 'served by the stack: 100%' "$counted/bench.log" || {
 			tail -n 20 "$counted/bench.log" >&2
 			exit 1

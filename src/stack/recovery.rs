@@ -182,8 +182,11 @@ impl Recovery {
 
     /// When time makes something to be done; `now` is at most hours later than what it waits for.
     pub(crate) fn due(&self, now: Instant, bytes: u32, meter: &Meter) -> Instant {
-        let late = meter.rto() / 2 * u32::from(self.put_off) / 256;
-        self.since.before(now) + self.patience(bytes, meter) + late
+        let due = self.since.before(now) + self.patience(bytes, meter);
+        if self.put_off == 0 {
+            return due;
+        }
+        due + meter.rto() / 2 * u32::from(self.put_off) / 256
     }
 
     /// Puts off what is due, once, by a part of half a time-out that follows from `share`. False where that was done before.
