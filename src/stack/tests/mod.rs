@@ -7,6 +7,7 @@ mod connect;
 mod endings;
 mod guard;
 mod handshake;
+mod hostile;
 mod join;
 mod last_word;
 mod load;
