@@ -69,7 +69,7 @@ fn a_segment_that_the_gpu_drops_comes_again_until_the_flow_is_reset() {
         let over = |cell: &crate::channel::cell::ObjectCell| {
             cell.host.flags.load(Ordering::Relaxed) & flag::OVER != 0
         };
-        lab.until_real(|lab| {
+        lab.until_real_in_step(|lab| {
             over(lab.server.program.cell(into)) && over(lab.client.program.cell(out))
         });
         assert_eq!(lab.server.program.recv(into, 100), b"");
