@@ -43,7 +43,7 @@ pub(crate) struct Capture {
     /// The file; without it stdout, which must be no terminal.
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Goes on in the next file before one is larger than so many MiB: NAME_00001.EXT, NAME_00002.EXT, … for NAME.EXT.
+    /// Goes on in the next file before one is larger than so many MiB: NAME_00001.EXT, NAME_00002.EXT and so on for NAME.EXT.
     #[arg(short = 'C', long, value_name = "MIB", requires = "write", value_parser = clap::value_parser!(u64).range(1..1 << 30))]
     file_size: Option<u64>,
     /// Deletes the oldest of these files when there are more than so many.
