@@ -55,6 +55,7 @@ def parse():
         parser.error("--patience: seconds, not below 0")
     if min(options.rounds, options.starts, options.runs) < 1 or options.requests < 100:
         parser.error("at least one round, one run, one start and 100 requests")
+    options.calm = None
     if options.ahead and os.geteuid() != 0:
         parser.error("--ahead needs root")
     return options
@@ -87,6 +88,7 @@ def measure(suites, options, progress):
     rows = []
     for suite in suites:
         try:
+            options.calm = options.calm or Calm(options.patience)
             rows += run(suite, options, progress)
         except KeyboardInterrupt:
             say(f"stopped in {suite}; shown are the suites before it")
@@ -101,9 +103,7 @@ def main():
     wanted = options.suites or list(SUITES)
     for suite in wanted:
         progress.expect(SUITES[suite].seconds(options))
-    options.calm = None
     with machine.ahead_of_others() if options.ahead else contextlib.nullcontext():
-        options.calm = Calm(options.patience)
         rows, stopped = measure(wanted, options, progress)
     show(rows)
     if options.json:
