@@ -5,7 +5,7 @@
 use super::api::FlowState;
 use super::demux::{TcpFlags, TcpFrame};
 use super::frame::{put_double, put_word};
-use super::tracker::distance;
+use super::tracker::{ahead, distance};
 
 /// What is true of a flow.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +30,10 @@ pub(crate) struct View {
     pub(crate) edge: u32,
     /// The first sequence number not acknowledged.
     pub(crate) snd_una: u32,
+    /// The first sequence number that has not left.
+    pub(crate) snd_nxt: u32,
+    /// Bytes of the ring, the most that was ever advertised at once.
+    pub(crate) capacity: u32,
     /// The peer's window field, as it was told last.
     pub(crate) peer_window: u16,
 }
@@ -112,7 +116,19 @@ pub(crate) fn judge(view: &View, frame: &TcpFrame) -> Action {
     if view.defers && frame.sequence_len() == 0 && frame.ack == view.snd_una.wrapping_add(1) {
         return Action::Defer;
     }
+    if view.state != FlowState::SynReceived
+        && (distance(view.snd_nxt, frame.ack) > 0 || is_too_old(view, frame))
+    {
+        return Action::Challenge;
+    }
     Action::Pass
+}
+
+/// Whether a segment is older than all that a peer may send again: its acknowledgement would be anybody's guess (RFC 9293 section
+/// 3.10.7.4 does not look at it).
+fn is_too_old(view: &View, frame: &TcpFrame) -> bool {
+    let end = frame.seq.wrapping_add(frame.sequence_len());
+    frame.sequence_len() > 0 && ahead(end, view.rcv_nxt) > view.capacity
 }
 
 /// Whether the peer answers our SYN for a connection of before, which it still has (RFC 5961 section 4, RFC 9293 section
@@ -130,8 +146,16 @@ pub(crate) fn is_expected(view: &View, frame: &TcpFrame) -> bool {
     let end = frame.seq.wrapping_add(frame.sequence_len());
     frame.seq == view.rcv_nxt
         || in_window(view, frame.seq)
-        || (frame.sequence_len() > 0 && end == view.rcv_nxt)
+        || is_again(view, frame)
         || in_window(view, end.wrapping_sub(1))
+}
+
+/// Whether a segment carries something, and all of it was received before.
+fn is_again(view: &View, frame: &TcpFrame) -> bool {
+    let end = frame.seq.wrapping_add(frame.sequence_len());
+    frame.sequence_len() > 0
+        && distance(end, view.rcv_nxt) >= 0
+        && ahead(end, view.rcv_nxt) <= view.capacity
 }
 
 fn in_window(view: &View, seq: u32) -> bool {
@@ -179,16 +203,23 @@ pub(crate) fn trim(view: &View, bytes: &mut [u8], frame: &mut TcpFrame) -> Trim 
     } else {
         frame.seq
     };
-    if cut(bytes, frame, keep, seq).is_none() {
+    // What follows, a FIN too, cannot be in order any more.
+    if cut(bytes, frame, keep, seq, TcpFlags::FIN).is_none() {
         return Trim::Outside;
     }
     verdict
 }
 
-/// Leaves the first `keep` bytes of the payload and gives the segment the number `seq`. What follows, a FIN too, cannot be in order
-/// any more. None when the frame is too short for that.
-fn cut(bytes: &mut [u8], frame: &mut TcpFrame, keep: usize, seq: u32) -> Option<()> {
-    let flags = frame.flags.0 & !(TcpFlags::FIN.0 | TcpFlags::PSH.0);
+/// Leaves the first `keep` bytes of the payload, gives the segment the number `seq` and takes `without` from its flags. None when
+/// the frame is too short for that.
+fn cut(
+    bytes: &mut [u8],
+    frame: &mut TcpFrame,
+    keep: usize,
+    seq: u32,
+    without: TcpFlags,
+) -> Option<()> {
+    let flags = frame.flags.0 & !(without.0 | TcpFlags::PSH.0);
     let total = frame.payload - frame.ip.start + keep;
     put_word(bytes, frame.ip.start + 2, u16::try_from(total).ok()?)?;
     *bytes.get_mut(frame.tcp + 13)? = flags;
@@ -200,15 +231,16 @@ fn cut(bytes: &mut [u8], frame: &mut TcpFrame, keep: usize, seq: u32) -> Option<
     Some(())
 }
 
-/// Takes off what was received before, when that is all a segment carries: only its acknowledgement is looked at, and an ACK is due
-/// (RFC 9293 section 3.10.7.4). smoltcp looks at nothing of it, and answers once a second at most.
+/// Takes off what was received before, when that is all that a segment carries, or all but a FIN. Of the former only its
+/// acknowledgement is looked at, and an ACK is due (RFC 9293 section 3.10.7.4): true. smoltcp looks at nothing of it, a new FIN behind
+/// it among that, and answers once a second at most.
 pub(crate) fn strip_old(view: &View, bytes: &mut [u8], frame: &mut TcpFrame) -> bool {
-    let length = frame.sequence_len();
-    let end = frame.seq.wrapping_add(length);
-    length > 0
-        && !frame.flags.contains(TcpFlags::SYN)
-        && distance(end, view.rcv_nxt) >= 0
-        && cut(bytes, frame, 0, view.rcv_nxt).is_some()
+    let is_old = is_again(view, frame);
+    let ends = frame.flags.contains(TcpFlags::FIN)
+        && frame.payload_len > 0
+        && frame.seq.wrapping_add(frame.sequence_len()) == view.rcv_nxt.wrapping_add(1);
+    let without = if is_old { TcpFlags::FIN } else { TcpFlags(0) };
+    (is_old || ends) && cut(bytes, frame, 0, view.rcv_nxt, without).is_some() && is_old
 }
 
 /// Takes the SYN off a segment. False when the frame is too short for it.
@@ -254,6 +286,8 @@ mod tests {
         rcv_nxt: 2000,
         edge: 3000,
         snd_una: 500,
+        snd_nxt: 600,
+        capacity: 1_000,
         peer_window: 1_000,
     };
 

@@ -258,7 +258,6 @@ impl Stack {
                 set_window(bytes, frame, view.peer_window);
             }
             refresh_ack(&view, bytes, frame);
-            owes_ack = strip_old(&view, bytes, frame);
             match trim(&view, bytes, frame) {
                 Trim::Inside => {}
                 Trim::Cut => self.counters.rx_segments_trimmed.raise(),
@@ -271,6 +270,7 @@ impl Stack {
                     return self.acknowledge(io, index);
                 }
             }
+            owes_ack |= strip_old(&view, bytes, frame);
         }
         let held = held(bytes, frame, view.snd_una);
         let window = frame.window;
@@ -381,6 +381,8 @@ impl Stack {
             rcv_nxt: rcv_nxt(hot, cold),
             edge: hot.track.edge,
             snd_una: snd_una(cold),
+            snd_nxt: hot.track.snd_nxt,
+            capacity: cold.meter.capacity,
             peer_window: cold.meter.peer_window,
         })
     }

@@ -19,6 +19,7 @@ mod restart;
 mod silence;
 mod storm;
 mod sweep;
+mod untrue;
 mod urgent;
 mod window;
 mod years;

@@ -1,0 +1,79 @@
+//! Peers that say what is not true, and strangers that guess: they get little sent, and nobody else hears of it.
+
+use core::time::Duration;
+
+use super::peer::{ACK, FIN, PEER_ISS, PEER_PORT, Script, Segment};
+use crate::id::FlowId;
+use crate::stack::{FlowOptions, FlowState};
+
+/// A connection whose peer is this test, behind so much that was acknowledged that some segments may leave at once, and the first
+/// number that is not acknowledged.
+fn open() -> (Script, FlowId, u32) {
+    let mut script = Script::listening(FlowOptions {
+        nodelay: true,
+        ..FlowOptions::default()
+    });
+    let (flow, iss) = script.open(PEER_PORT);
+    let mut una = iss + 1;
+    for _ in 0..6 {
+        script.host.stack.send(script.now, flow, &vec![7; 3_000]);
+        while script.host.facts(flow).tx_acked < script.host.facts(flow).tx_total {
+            script.wait(Duration::from_micros(500));
+            una += in_flight(&script, flow);
+            script.burst(&[has(una)]);
+        }
+    }
+    (script, flow, una)
+}
+
+fn in_flight(script: &Script, flow: FlowId) -> u32 {
+    let view = script.host.stack.view_of(script.now, flow);
+    view.map_or(0, |view| view.in_flight)
+}
+
+/// The peer has everything below `ack`.
+fn has(ack: u32) -> Segment {
+    Segment::new(ACK, PEER_ISS + 1, ack)
+}
+
+#[test]
+fn what_has_not_left_cannot_be_acknowledged() {
+    let (mut script, flow, una) = open();
+    script.host.stack.send(script.now, flow, &vec![7; 60_000]);
+    script.wait(Duration::from_micros(10));
+    let left = in_flight(&script, flow);
+    assert!(left < 60_000, "{left}");
+    let acked = script.host.facts(flow).tx_acked;
+    let answer = script.ask(&has(una + left + 1));
+    assert!(answer.is(ACK) && answer.payload.is_empty());
+    script.burst(&[has(una + 60_000)]);
+    assert_eq!(script.host.facts(flow).tx_acked, acked);
+    // Nothing of it ends what was not ended.
+    let later = script.wait(Duration::from_secs(5));
+    assert!(later.iter().all(|(_, heard)| !heard.is(ACK | FIN)));
+    assert_eq!(script.host.facts(flow).state, FlowState::Established);
+}
+
+#[test]
+fn an_old_segment_of_a_stranger_acknowledges_nothing() {
+    let (mut script, flow, una) = open();
+    script.host.stack.send(script.now, flow, &vec![7; 1_000]);
+    script.wait(Duration::from_micros(10));
+    let acked = script.host.facts(flow).tx_acked;
+    let mut guess = Segment::new(ACK, PEER_ISS.wrapping_sub(1 << 29), una + 1_000).carrying(b"x");
+    guess.window = 0;
+    let answer = script.ask(&guess);
+    assert_eq!((answer.tcp.ack, answer.payload.len()), (PEER_ISS + 1, 0));
+    assert_eq!(script.host.facts(flow).tx_acked, acked);
+}
+
+#[test]
+fn an_end_that_comes_with_bytes_of_before_is_heard() {
+    let (mut script, flow, una) = open();
+    script.burst(&[has(una).carrying(b"hello")]);
+    let mut again = has(una).carrying(b"hello");
+    again.flags |= FIN;
+    let answer = script.ask(&again);
+    assert_eq!(answer.tcp.ack, PEER_ISS + 7);
+    assert_eq!(script.host.facts(flow).state, FlowState::CloseWait);
+}
