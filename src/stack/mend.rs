@@ -217,7 +217,7 @@ impl Stack {
     pub(crate) fn time_out(&mut self, io: &mut Io<'_>, index: u32) {
         self.follow_next_hop(io.now, index);
         let mut later = io.now;
-        for turn in 0..ENGINE_TIMERS {
+        for _ in 0..ENGINE_TIMERS {
             let Some((hot, cold)) = self.table.parts(index) else {
                 return;
             };
@@ -226,11 +226,10 @@ impl Stack {
                 return;
             };
             match hot.engine.poll_at(interface, later) {
-                Due::Ingress if turn == 0 => {
+                Due::Ingress => {
                     self.wind_up(io, index);
                     break;
                 }
-                Due::Ingress => break,
                 Due::At(at) => later = at,
                 Due::Now => {
                     if !self.has_room(io, index) {

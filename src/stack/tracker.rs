@@ -265,14 +265,18 @@ impl Meter {
             return Some(());
         }
         self.behind = distance(end, track.snd_nxt) > 0;
-        if distance(track.snd_nxt, end) > 0 {
+        let again = ahead(sent.seq, track.snd_nxt).min(sent.payload);
+        let is_new = distance(track.snd_nxt, end) > 0;
+        if is_new {
             track.snd_nxt = end;
             if self.timed == Instant::ZERO {
                 (self.timed_end, self.timed) = (end, now);
             }
-        } else {
+        }
+        // A time-out sends what has left again together with what waited for that to be acknowledged.
+        if !is_new || self.timer_is_due && again > 0 {
             self.retransmits = self.retransmits.saturating_add(count);
-            self.again_bytes = self.again_bytes.saturating_add(sent.payload);
+            self.again_bytes = self.again_bytes.saturating_add(again);
             // Karn's rule: an acknowledgement of a segment sent twice says nothing.
             self.timed = Instant::ZERO;
         }

@@ -77,3 +77,24 @@ fn an_end_that_comes_with_bytes_of_before_is_heard() {
     assert_eq!(answer.tcp.ack, PEER_ISS + 7);
     assert_eq!(script.host.facts(flow).state, FlowState::CloseWait);
 }
+
+#[test]
+fn what_waits_for_more_is_sent_again_with_it_once() {
+    let mut script = Script::listening(FlowOptions::default());
+    let (flow, iss) = script.open(PEER_PORT);
+    script.host.stack.send(script.now, flow, b"x");
+    script.wait(Duration::from_millis(1));
+    script.burst(&[has(iss + 2)]);
+    script.host.stack.send(script.now, flow, &vec![7; 100]);
+    script.wait(Duration::from_micros(10));
+    // Nagle's rule holds it back.
+    script.host.stack.send(script.now, flow, &vec![7; 200]);
+    let again: Vec<_> = script
+        .wait(Duration::from_millis(400))
+        .into_iter()
+        .filter(|(_, heard)| heard.payload.len() > 1)
+        .map(|(at, heard)| (at, heard.tcp.seq, heard.payload.len()))
+        .collect();
+    assert_eq!(again.len(), 1, "{again:?}");
+    assert_eq!(script.host.facts(flow).retransmits, 1);
+}
