@@ -10,6 +10,7 @@ use super::recovery::{Ack, Mend, UnderWay};
 use super::segment::ControlSegment;
 use super::sequence::{rcv_nxt, snd_una, unsent};
 use super::stack::{Io, Stack};
+use super::tracker::ahead;
 use crate::time::Instant;
 
 impl Stack {
@@ -30,10 +31,10 @@ impl Stack {
             return;
         }
         let under_way = under_way(hot, cold);
-        let advanced = under_way.una != una;
+        let advanced = ahead(una, under_way.una);
         let ack = Ack {
             advanced,
-            pure: pure && !advanced,
+            pure: pure && advanced == 0,
             held,
         };
         let mend = cold.recovery.on_ack(io.now, under_way, &cold.meter, ack);

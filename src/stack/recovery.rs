@@ -153,11 +153,12 @@ impl Recovery {
         if self.mending {
             // Without SACK a partial acknowledgement is all that tells (RFC 6582).
             let tells = ack.held > 0 || !meter.peer_sacks;
-            if ack.advanced && tells {
+            // One of less than was sent again tells nothing, however many of them come.
+            if ack.advanced >= u32::from(meter.mss) && tells {
                 return Mend::First;
             }
         }
-        if ack.advanced {
+        if ack.advanced > 0 {
             return Mend::Nothing;
         }
         match self.wait {
@@ -247,8 +248,8 @@ impl Recovery {
 /// What an acknowledgement says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ack {
-    /// It acknowledged something new.
-    pub(crate) advanced: bool,
+    /// So many numbers it acknowledged that were not before.
+    pub(crate) advanced: u32,
     /// It carries no bytes and acknowledges nothing new.
     pub(crate) pure: bool,
     /// Bytes behind a hole that the peer says it holds.

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::peer::{ACK, FIN, PEER_ISS, PEER_PORT, Script, Segment};
+use super::peer::{ACK, FIN, Heard, PEER_ISS, PEER_PORT, Script, Segment};
 use crate::id::FlowId;
 use crate::stack::{FlowOptions, FlowState};
 
@@ -34,6 +34,10 @@ fn in_flight(script: &Script, flow: FlowId) -> u32 {
 /// The peer has everything below `ack`.
 fn has(ack: u32) -> Segment {
     Segment::new(ACK, PEER_ISS + 1, ack)
+}
+
+fn bytes(heard: &[Heard]) -> usize {
+    heard.iter().map(|segment| segment.payload.len()).sum()
 }
 
 #[test]
@@ -76,6 +80,21 @@ fn an_end_that_comes_with_bytes_of_before_is_heard() {
     let answer = script.ask(&again);
     assert_eq!(answer.tcp.ack, PEER_ISS + 7);
     assert_eq!(script.host.facts(flow).state, FlowState::CloseWait);
+}
+
+#[test]
+fn a_peer_that_acknowledges_byte_by_byte_gets_no_more_sent() {
+    let (mut script, flow, una) = open();
+    script.host.stack.send(script.now, flow, &vec![7; 8_000]);
+    script.wait(Duration::from_micros(10));
+    let left = in_flight(&script, flow);
+    let end = una + left;
+    let mut sent = 0;
+    for got in 0..1_000 {
+        let lie = has(una + got).holding(end - 5_000, end);
+        sent += bytes(&script.burst(&[lie]));
+    }
+    assert!(sent < 3 * 1_460, "{left} under way, {sent} sent");
 }
 
 #[test]
