@@ -107,8 +107,9 @@ impl Stack {
             Mend::Nothing => {}
             // In LAST-ACK the engine does not count duplicates.
             Mend::First if has_bytes && !is_last => self.send_first_again(io, index),
-            Mend::First | Mend::TimeOut if has_bytes => self.time_out(io, index),
-            Mend::First | Mend::TimeOut => self.send_fin_again(io, index),
+            Mend::All if has_bytes && !is_last => self.send_all_again(io, index),
+            Mend::First | Mend::All | Mend::TimeOut if has_bytes => self.time_out(io, index),
+            Mend::First | Mend::All | Mend::TimeOut => self.send_fin_again(io, index),
             Mend::Ask if has_bytes => self.ask_peer(io, index),
             Mend::Ask => self.ask_by_fin(io, index),
         }
@@ -131,6 +132,17 @@ impl Stack {
             }
         }
         self.mark_dirty(index);
+    }
+
+    /// Does at once what a time-out would do. Nobody waited for one, so that the next one is not later.
+    fn send_all_again(&mut self, io: &mut Io<'_>, index: u32) {
+        let backoff = |stack: &Self| stack.table.look(index).map(|(_, cold)| cold.meter.backoff);
+        let before = backoff(self);
+        self.time_out(io, index);
+        if let (Some(before), Some((_, cold))) = (before, self.table.parts(index)) {
+            cold.meter.backoff = before;
+            cold.recovery.sent_all_again(io.now);
+        }
     }
 
     /// Sends a FIN again of which the bytes before it have arrived. The engine would not: three duplicates of an acknowledgement take

@@ -68,6 +68,8 @@ pub(crate) enum Mend {
     Nothing,
     /// Send the first segment again.
     First,
+    /// Send everything again: the peer was asked and has nothing of it.
+    All,
     /// Ask the peer what it has.
     Ask,
     /// The retransmission time-out: everything is taken for lost.
@@ -123,6 +125,15 @@ impl Recovery {
         };
     }
 
+    /// Everything is sent again, slowly at first, because the peer has nothing of it: that may get lost as well.
+    pub(crate) fn sent_all_again(&mut self, now: Instant) {
+        *self = Self {
+            since: Stamp::of(now),
+            retried: true,
+            ..Self::default()
+        };
+    }
+
     /// The peer acknowledged what it had not before.
     pub(crate) fn advanced(&mut self, now: Instant) {
         self.since = Stamp::of(now);
@@ -162,10 +173,16 @@ impl Recovery {
             return Mend::Nothing;
         }
         match self.wait {
-            // The question was behind all that had left.
+            // The question was behind all that had left: nothing of that is there.
             Wait::Asked if ack.pure && !self.retried => {
                 self.retried = true;
-                Mend::First
+                // While a hole is mended a peer may hold something: it need not say so each time.
+                let is_all = meter.peer_sacks && ack.held == 0 && !self.mending;
+                if is_all && under_way.bytes() > u32::from(meter.mss) {
+                    Mend::All
+                } else {
+                    Mend::First
+                }
             }
             Wait::Answer | Wait::Overtaken
                 if !self.mending && ack.held >= DUPLICATES * u32::from(meter.mss) =>

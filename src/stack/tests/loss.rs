@@ -461,3 +461,26 @@ fn a_reader_that_rests_and_a_path_that_loses_end_together() {
         }
     }
 }
+
+#[test]
+fn a_flight_that_is_lost_as_a_whole_comes_again_soon() {
+    for flight in [8, 64, 200_u64] {
+        let mut path = Path::new(0, 3);
+        path.carry(4 << 20);
+        path.turn();
+        let now = path.pair.now;
+        let bytes = usize::try_from(flight << 10).unwrap();
+        assert_eq!(path.pair.a.stack.send(now, path.a, &vec![7; bytes]), bytes);
+        path.pair.cut = true;
+        path.turn();
+        path.pair.cut = false;
+        let end = path.read[1] + (flight << 10);
+        while path.read[1] < end {
+            path.advance();
+            path.turn();
+        }
+        let took = path.pair.now.since(now);
+        println!("{flight} KiB lost at once: {took:?}");
+        assert!(took < Duration::from_millis(300), "{flight}: {took:?}");
+    }
+}
