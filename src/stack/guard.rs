@@ -240,7 +240,8 @@ pub(crate) fn strip_old(view: &View, bytes: &mut [u8], frame: &mut TcpFrame) -> 
         && frame.payload_len > 0
         && frame.seq.wrapping_add(frame.sequence_len()) == view.rcv_nxt.wrapping_add(1);
     let without = if is_old { TcpFlags::FIN } else { TcpFlags(0) };
-    (is_old || ends) && cut(bytes, frame, 0, view.rcv_nxt, without).is_some() && is_old
+    let is_off = (is_old || ends) && cut(bytes, frame, 0, view.rcv_nxt, without).is_some();
+    is_off && is_old
 }
 
 /// Takes the SYN off a segment. False when the frame is too short for it.
