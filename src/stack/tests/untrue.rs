@@ -104,10 +104,10 @@ fn what_waits_for_more_is_sent_again_with_it_once() {
     script.host.stack.send(script.now, flow, b"x");
     script.wait(Duration::from_millis(1));
     script.burst(&[has(iss + 2)]);
-    script.host.stack.send(script.now, flow, &vec![7; 100]);
+    script.host.stack.send(script.now, flow, &[7; 100]);
     script.wait(Duration::from_micros(10));
     // Nagle's rule holds it back.
-    script.host.stack.send(script.now, flow, &vec![7; 200]);
+    script.host.stack.send(script.now, flow, &[7; 200]);
     let again: Vec<_> = script
         .wait(Duration::from_millis(400))
         .into_iter()
