@@ -81,9 +81,14 @@ impl Stack {
         if !can_mend(hot, cold) {
             return;
         }
+        let is_last = cold.state == FlowState::LastAck;
+        // A window that flutters has one time-out pass, not one each time.
+        if is_last && cold.recovery.has_just_timed_out(io.now) {
+            return;
+        }
         cold.recovery.advanced(io.now);
         cold.meter.backoff = 0;
-        if cold.state == FlowState::LastAck {
+        if is_last {
             self.time_out(io, index);
         }
     }

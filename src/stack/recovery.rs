@@ -125,6 +125,11 @@ impl Recovery {
         };
     }
 
+    /// Whether what the last time-out sent again may still be on its way.
+    pub(crate) fn has_just_timed_out(&self, now: Instant) -> bool {
+        self.wait == Wait::TimedOut && now < self.since.before(now) + SLACK
+    }
+
     /// Everything is sent again, slowly at first, because the peer has nothing of it: that may get lost as well.
     pub(crate) fn sent_all_again(&mut self, now: Instant) {
         *self = Self {

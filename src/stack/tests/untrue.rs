@@ -117,3 +117,55 @@ fn what_waits_for_more_is_sent_again_with_it_once() {
     assert_eq!(again.len(), 1, "{again:?}");
     assert_eq!(script.host.facts(flow).retransmits, 1);
 }
+
+#[test]
+fn false_reports_of_what_is_held_draw_a_segment() {
+    let (mut script, flow, una) = open();
+    script.host.stack.send(script.now, flow, &vec![7; 8_000]);
+    script.wait(Duration::from_micros(10));
+    let end = una + in_flight(&script, flow);
+    let lies = [
+        (end, una),
+        (end + 5_000, end + 900_000),
+        (una.wrapping_sub(9_000), una),
+        (una.wrapping_sub(9_000), end),
+        (una + 1, una.wrapping_add(1 << 31)),
+        (una + 1, una),
+        (una, una),
+        (una + 1_460, end),
+    ];
+    let mut sent = 0;
+    for turn in 0..2_000 {
+        let (left, right) = lies[turn % lies.len()];
+        sent += bytes(&script.burst(&[has(una).holding(left, right)]));
+    }
+    assert!(sent < 3 * 1_460, "{sent}");
+    script.burst(&[has(end)]);
+    assert_eq!(
+        script.host.facts(flow).tx_acked,
+        script.host.facts(flow).tx_total
+    );
+}
+
+#[test]
+fn a_window_that_flutters_draws_little() {
+    for last in [false, true] {
+        let (mut script, flow, una) = open();
+        let seq = PEER_ISS + 1 + u32::from(last);
+        if last {
+            script.burst(&[Segment::new(ACK | FIN, PEER_ISS + 1, una)]);
+        }
+        script.host.stack.send(script.now, flow, &vec![7; 8_000]);
+        script.wait(Duration::from_micros(10));
+        script.host.stack.shutdown_write(script.now, flow);
+        for windows in [[0, 1], [0, 60_000], [1, 60_000]] {
+            let mut sent = 0;
+            for turn in 0..1_000 {
+                let mut told = Segment::new(ACK, seq, una);
+                told.window = windows[turn % 2];
+                sent += bytes(&script.burst(&[told]));
+            }
+            assert!(sent < 3 * 1_460, "{last} {windows:?}: {sent}");
+        }
+    }
+}
