@@ -273,8 +273,8 @@ impl Meter {
                 (self.timed_end, self.timed) = (end, now);
             }
         }
-        // A time-out sends what has left again together with what waited for that to be acknowledged.
-        if !is_new || self.timer_is_due && again > 0 {
+        // What is sent again takes with it what waited for that to be acknowledged. A byte that asked a closed window may go before.
+        if !is_new || again > 1 || self.timer_is_due && again > 0 {
             self.retransmits = self.retransmits.saturating_add(count);
             self.again_bytes = self.again_bytes.saturating_add(again);
             // Karn's rule: an acknowledgement of a segment sent twice says nothing.

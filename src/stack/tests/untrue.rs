@@ -97,8 +97,8 @@ fn a_peer_that_acknowledges_byte_by_byte_gets_no_more_sent() {
     assert!(sent < 3 * 1_460, "{left} under way, {sent} sent");
 }
 
-#[test]
-fn what_waits_for_more_is_sent_again_with_it_once() {
+/// A connection under Nagle's rule: 100 bytes are under way, 200 wait for them.
+fn held_back() -> (Script, FlowId, u32) {
     let mut script = Script::listening(FlowOptions::default());
     let (flow, iss) = script.open(PEER_PORT);
     script.host.stack.send(script.now, flow, b"x");
@@ -106,16 +106,38 @@ fn what_waits_for_more_is_sent_again_with_it_once() {
     script.burst(&[has(iss + 2)]);
     script.host.stack.send(script.now, flow, &[7; 100]);
     script.wait(Duration::from_micros(10));
-    // Nagle's rule holds it back.
     script.host.stack.send(script.now, flow, &[7; 200]);
-    let again: Vec<_> = script
-        .wait(Duration::from_millis(400))
-        .into_iter()
-        .filter(|(_, heard)| heard.payload.len() > 1)
-        .map(|(at, heard)| (at, heard.tcp.seq, heard.payload.len()))
-        .collect();
-    assert_eq!(again.len(), 1, "{again:?}");
+    (script, flow, iss + 2)
+}
+
+/// Lengths of what is sent in `span`, questions not among them.
+fn sent_in(script: &mut Script, span: Duration) -> Vec<usize> {
+    let sent = script.wait(span);
+    sent.iter()
+        .map(|(_, heard)| heard.payload.len())
+        .filter(|length| *length > 1)
+        .collect()
+}
+
+#[test]
+fn what_waits_for_more_is_sent_again_with_it_once() {
+    let (mut script, flow, una) = held_back();
+    assert_eq!(sent_in(&mut script, Duration::from_millis(400)), [300]);
     assert_eq!(script.host.facts(flow).retransmits, 1);
+    script.burst(&[has(una + 300)]);
+    assert!(sent_in(&mut script, Duration::from_secs(5)).is_empty());
+}
+
+#[test]
+fn what_was_sent_again_with_more_tells_nothing_of_the_path() {
+    let (mut script, flow, una) = held_back();
+    let srtt = script.host.facts(flow).srtt_us;
+    // It is asked, and has nothing.
+    assert!(sent_in(&mut script, Duration::from_millis(100)).is_empty());
+    assert_eq!(bytes(&script.burst(&[has(una)])), 300);
+    assert_eq!(script.host.facts(flow).retransmits, 1);
+    script.burst(&[has(una + 300)]);
+    assert_eq!(script.host.facts(flow).srtt_us, srtt);
 }
 
 #[test]
