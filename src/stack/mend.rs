@@ -98,7 +98,7 @@ impl Stack {
         if let Some((hot, cold)) = self.table.parts(index)
             && can_mend(hot, cold)
         {
-            self.mend(io, index, Mend::First);
+            self.mend(io, index, Mend::All);
         }
     }
 

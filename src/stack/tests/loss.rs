@@ -484,3 +484,16 @@ fn a_flight_that_is_lost_as_a_whole_comes_again_soon() {
         assert!(took < Duration::from_millis(300), "{flight}: {took:?}");
     }
 }
+
+#[test]
+fn what_is_too_long_for_a_path_that_becomes_narrower_comes_again_soon() {
+    for flight in [2, 8, 64, 200_u64] {
+        let mut path = Path::new(0, 3);
+        path.carry(4 << 20);
+        path.turn();
+        path.pair.path_mtu = 1_280;
+        let took = path.carry(flight << 10);
+        println!("{flight} KiB too long: {took:?}");
+        assert!(took < Duration::from_millis(10), "{flight}: {took:?}");
+    }
+}

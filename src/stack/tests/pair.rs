@@ -5,6 +5,7 @@ use core::time::Duration;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
+use super::connect::unreachable;
 use super::{Memory, Port, address, config};
 use crate::device::{BURST_MAX, RxFrame, RxMeta, TxQueue};
 use crate::id::{FlowId, ListenerId};
@@ -170,6 +171,8 @@ pub(crate) struct Pair {
     pub(crate) delay: Duration,
     /// Nothing arrives at all.
     pub(crate) cut: bool,
+    /// What `a` sends and is longer is lost, and a router says so.
+    pub(crate) path_mtu: usize,
     random: Seeded,
     under_way: BinaryHeap<Reverse<UnderWay>>,
     number: u64,
@@ -188,6 +191,7 @@ impl Pair {
             faults: Faults::default(),
             delay: Duration::from_micros(100),
             cut: false,
+            path_mtu: usize::MAX,
             random: Seeded::new(seed),
             under_way: BinaryHeap::new(),
             number: 0,
@@ -196,6 +200,14 @@ impl Pair {
 
     fn put(&mut self, to: u8, frames: Vec<Vec<u8>>) {
         for frame in frames {
+            if to == 2 && frame.len() > self.path_mtu.saturating_add(14) {
+                let mtu = u16::try_from(self.path_mtu).unwrap();
+                let told = unreachable(4, mtu, &frame[14..]);
+                self.number += 1;
+                self.under_way
+                    .push(Reverse((self.now + self.delay, self.number, 1, told)));
+                continue;
+            }
             if self.cut || self.random.below(10_000) < self.faults.loss {
                 continue;
             }
