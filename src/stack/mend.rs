@@ -183,17 +183,8 @@ impl Stack {
         let Some((hot, cold)) = self.table.parts(index) else {
             return false;
         };
-        let mut fin = ControlSegment::acknowledge(
-            hot.key,
-            snd_una(cold),
-            rcv_nxt(hot, cold),
-            cold.meter.window,
-        );
+        let mut fin = bare(hot, cold, snd_una(cold));
         fin.flags = TcpFlags::FIN.with(TcpFlags::ACK);
-        fin.tos = cold.meter.tos;
-        if cold.options.ttl != 0 {
-            fin.ttl = cold.options.ttl;
-        }
         cold.meter.retransmits = cold.meter.retransmits.saturating_add(1);
         cold.meter.left_now(io.now);
         let (mac, looped) = (cold.mac, hot.flags.has(Flags::LOOPED));
@@ -207,14 +198,8 @@ impl Stack {
         let Some((hot, cold)) = self.table.parts(index) else {
             return;
         };
-        let seq = snd_una(cold).wrapping_sub(1);
-        let mut question =
-            ControlSegment::acknowledge(hot.key, seq, rcv_nxt(hot, cold), cold.meter.window);
+        let mut question = bare(hot, cold, snd_una(cold).wrapping_sub(1));
         question.has_byte = true;
-        question.tos = cold.meter.tos;
-        if cold.options.ttl != 0 {
-            question.ttl = cold.options.ttl;
-        }
         let (mac, looped) = (cold.mac, hot.flags.has(Flags::LOOPED));
         self.counters.peers_asked.raise();
         self.send_control(io, &question, mac, looped);
@@ -282,6 +267,17 @@ impl Stack {
         }
         self.mark_dirty(index);
     }
+}
+
+/// An acknowledgement of the flow's, as the engine would send it, with the number `seq`.
+fn bare(hot: &Hot, cold: &Cold, seq: u32) -> ControlSegment {
+    let next = rcv_nxt(hot, cold);
+    let mut segment = ControlSegment::acknowledge(hot.key, seq, next, cold.meter.window);
+    segment.tos = cold.meter.tos;
+    if cold.options.ttl != 0 {
+        segment.ttl = cold.options.ttl;
+    }
+    segment
 }
 
 /// The time at which a loss is to be mended; `engine`: when the engine wants to be asked itself.

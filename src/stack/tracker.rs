@@ -286,7 +286,7 @@ impl Meter {
     /// What left last was sent at a time that has not come; it left now, and is not timed.
     pub(crate) fn left_now(&mut self, now: Instant) {
         self.data_left_ms = millis(now);
-        self.timed = Instant::ZERO;
+        self.forget_timed();
     }
 
     /// What is acknowledged next may have been there for long, or come twice (Karn's rule).

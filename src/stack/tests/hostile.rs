@@ -149,13 +149,5 @@ fn attack(seed: u64) {
 
 #[test]
 fn whatever_a_peer_sends_breaks_nothing() {
-    let seeds = std::env::var("KNET_TEST_ATTACKS")
-        .map_or(Ok(20), |text| text.parse())
-        .unwrap();
-    let first = std::env::var("KNET_TEST_SEED")
-        .map_or(Ok(1), |text| text.parse())
-        .unwrap();
-    for seed in first..first + seeds {
-        attack(seed);
-    }
+    super::seeds("KNET_TEST_ATTACKS", 20).for_each(attack);
 }

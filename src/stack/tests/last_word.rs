@@ -3,26 +3,13 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use super::peer::{ACK, FIN, Heard, PEER_ISS, PEER_PORT, Script, Segment};
-use crate::id::FlowId;
-use crate::stack::{FlowOptions, FlowState};
+use super::loss::scripted as open;
+use super::peer::{ACK, FIN, Heard, PEER_ISS, Script, Segment};
+use crate::stack::FlowState;
 use crate::time::Instant;
 
 /// The peer's next number once it has ended.
 const ENDED: u32 = PEER_ISS + 2;
-
-/// A connection whose peer is this test, and the first number that it has not acknowledged.
-fn open() -> (Script, FlowId, u32) {
-    let mut script = Script::listening(FlowOptions {
-        nodelay: true,
-        ..FlowOptions::default()
-    });
-    let (flow, iss) = script.open(PEER_PORT);
-    script.host.stack.send(script.now, flow, b"x");
-    script.wait(Duration::from_millis(1));
-    script.burst(&[Segment::new(ACK, PEER_ISS + 1, iss + 2)]);
-    (script, flow, iss + 2)
-}
 
 /// An acknowledgement of a peer that has ended.
 fn has(ack: u32, window: u16) -> Segment {
@@ -153,33 +140,71 @@ fn what_was_asked_for_behind_a_closed_window_is_no_round_trip() {
 }
 
 #[test]
-fn a_window_that_opens_ends_a_long_wait() {
+fn what_is_lost_in_last_ack_behind_a_closed_window_comes_again() {
     let (mut script, flow, una) = open();
-    script.host.stack.send(script.now, flow, &[7; 700]);
-    let nothing = |window| {
-        let mut segment = Segment::new(ACK, PEER_ISS + 1, una);
-        segment.window = window;
-        segment
-    };
-    // It is lost, and lost again when the peer said so; then the peer's window closes for long.
-    script.wait(Duration::from_millis(100));
-    assert_eq!(script.burst(&[nothing(60_000)]).len(), 1);
-    script.burst(&[nothing(0)]);
-    script.wait(Duration::from_secs(200));
+    script.burst(&[Segment::new(ACK | FIN, PEER_ISS + 1, una)]);
+    script.host.stack.send(script.now, flow, &vec![7; 20_000]);
+    script.wait(Duration::from_micros(10));
+    script.host.stack.shutdown_write(script.now, flow);
+    assert_eq!(script.host.facts(flow).state, FlowState::LastAck);
+    let under_way = script
+        .host
+        .stack
+        .view_of(script.now, flow)
+        .map_or(0, |view| view.in_flight);
+    assert!(under_way > 1_460, "{under_way}");
+    // The first segment is there and has filled the window; the rest is lost.
+    script.burst(&[has(una + 1_460, 0)]);
+    script.wait(Duration::from_secs(20));
     let begin = script.now;
-    let mut heard = script.burst(&[nothing(60_000)]);
+    let taken = take(&mut script, una + 1_460, 60_000, Duration::from_secs(3));
+    assert_eq!((taken.next, taken.ended), (una + 20_001, true));
+    assert!(taken.at.since(begin) < Duration::from_millis(500));
+}
+
+/// Whether all of `bytes` from `una` on is sent again within 150 ms, when each question is answered by `told`.
+fn comes_soon(script: &mut Script, told: &Segment, una: u32, bytes: usize) -> bool {
+    let begin = script.now;
+    let mut heard = script.burst(core::slice::from_ref(told));
     while !heard
         .iter()
-        .any(|heard| (heard.tcp.seq, heard.payload.len()) == (una, 700))
+        .any(|heard| heard.tcp.seq == una && heard.payload.len() == bytes)
     {
-        assert!(script.now.since(begin) < Duration::from_millis(150));
-        // A question is answered.
+        if script.now.since(begin) > Duration::from_millis(150) {
+            return false;
+        }
         heard = if heard.is_empty() {
             let later = script.wait(Duration::from_millis(1));
             later.into_iter().map(|(_, heard)| heard).collect()
         } else {
-            script.burst(&[nothing(60_000)])
+            script.burst(core::slice::from_ref(told))
         };
+    }
+    true
+}
+
+#[test]
+fn a_window_that_opens_ends_a_long_wait() {
+    for last in [false, true] {
+        let (mut script, flow, una) = open();
+        let told = |window| {
+            let mut segment = Segment::new(ACK, PEER_ISS + 1 + u32::from(last), una);
+            segment.window = window;
+            segment
+        };
+        if last {
+            script.burst(&[Segment::new(ACK | FIN, PEER_ISS + 1, una)]);
+        }
+        script.host.stack.send(script.now, flow, &[7; 700]);
+        script.wait(Duration::from_micros(10));
+        if last {
+            script.host.stack.shutdown_write(script.now, flow);
+            assert_eq!(script.host.facts(flow).state, FlowState::LastAck);
+        }
+        // It is lost again and again, and the next time-out is far away.
+        script.wait(Duration::from_secs(60));
+        script.burst(&[told(0)]);
+        assert!(comes_soon(&mut script, &told(60_000), una, 700), "{last}");
     }
 }
 

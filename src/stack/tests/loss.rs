@@ -155,7 +155,7 @@ fn heard(script: &mut Script, span: Duration) -> Vec<(u64, u32, usize)> {
 }
 
 /// A connection whose peer is this test; a segment was sent and acknowledged after a millisecond.
-fn scripted() -> (Script, FlowId, u32) {
+pub(super) fn scripted() -> (Script, FlowId, u32) {
     let mut script = Script::listening(FlowOptions {
         nodelay: true,
         ..FlowOptions::default()

@@ -25,6 +25,7 @@ mod window;
 mod years;
 
 use core::net::Ipv4Addr;
+use core::ops::Range;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -73,6 +74,14 @@ pub(crate) fn config(host: u8) -> StackConfig {
         walk: PortWalk::default(),
         secret: [host; 16],
     }
+}
+
+/// Seeds of a test that draws what happens: `usual` of them, or as many as the variable `name` says, from KNET_TEST_SEED on.
+pub(crate) fn seeds(name: &str, usual: u64) -> Range<u64> {
+    let number =
+        |name: &str, usual| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
+    let first = number("KNET_TEST_SEED", 1);
+    first..first + number(name, usual)
 }
 
 /// What no test writes, so that an untouched byte is seen.

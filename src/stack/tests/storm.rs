@@ -232,13 +232,5 @@ fn stuck(ends: &[[End; 2]], pair: &Pair) -> Vec<String> {
 
 #[test]
 fn everything_arrives_once_and_ends_in_any_weather() {
-    let seeds = std::env::var("KNET_TEST_STORMS")
-        .map_or(Ok(12), |text| text.parse())
-        .unwrap();
-    let first = std::env::var("KNET_TEST_SEED")
-        .map_or(Ok(1), |text| text.parse())
-        .unwrap();
-    for seed in first..first + seeds {
-        storm(seed);
-    }
+    super::seeds("KNET_TEST_STORMS", 12).for_each(storm);
 }

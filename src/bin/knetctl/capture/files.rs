@@ -51,7 +51,7 @@ impl Files {
         })
     }
 
-    /// The number of the block's first word or second one.
+    /// The word of the block that begins at byte `at`, when it has come.
     fn word(&self, at: usize) -> Option<u32> {
         let bytes = self.block.get(at..)?.first_chunk()?;
         Some(u32::from_le_bytes(*bytes))
